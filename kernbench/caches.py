@@ -100,6 +100,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "hw.kernels": 256,
     "hw.priced": 1 << 14,
     "hw.matmul": 1 << 16,
+    "hw.tiled": 1 << 16,
     "tl.recordings": 1024,  # up to 64 MiB of offsets each, most of them a few kilobytes
     "topology.routes": 1 << 16,  # as for paths
     # Of one path, collective or group.

@@ -24,6 +24,7 @@ class Library:
         elementwise: `_elementwise`, with all answers kept.
         matmul: `_matmul`, with all answers kept.
         attention: `_attention`, with all answers kept.
+        tiled: `_tiled`, with all answers kept.
         kernel: `_kernel`, with all answers kept.
         priced: Durations of kernels by what they read and write, see `kernels.prices`.
         tiles: What the library chooses among, by element type; types with one tile are not in it.
@@ -40,6 +41,7 @@ class Library:
         self.tiles: Final = {dtype: kernels for kernels in chosen for dtype in kernels.rate}
         self.elementwise: Final = cached("hw.elementwise")(self._elementwise)
         self.matmul: Final = cached("hw.matmul")(self._matmul)
+        self.tiled: Final = cached("hw.tiled")(self._tiled)
         self.attention: Final = cached("hw.attention")(self._attention)
         self.priced: Final[Table[Hashable, int]] = Table("hw.priced")
         self.kernel: Final = cached("hw.kernels")(self._kernel)
@@ -47,6 +49,10 @@ class Library:
     def multiplies(self, machine_dtype: str) -> bool:
         """Returns whether the machine file gives a rate for products of an element type."""
         return machine_dtype in self.tiles or machine_dtype in self._sip.pe.gemm.rate
+
+    def has(self, name: str) -> bool:
+        """Returns whether the machine's file says something of a kernel itself."""
+        return name in self._sip.kernels
 
     def _kernel(self, name: str) -> KernelSpec:
         """Returns what a kernel takes: as the machine's file says of it, or of the one it is like.
@@ -127,6 +133,47 @@ class Library:
                 )
                 yield fixed + max(waves * tile_time, traffic) + adding
 
+    def _tiled(
+        self, machine_dtype: str, batch: int, m: int, n: int, k: int, kernel: KernelSpec
+    ) -> int:
+        """Returns the picoseconds of the matrix engines for products, without launch and traffic.
+
+        For kernels that are none of cuBLAS: they choose among tiles of 32 and more, and divide the
+        sum among more PEs than cuBLAS does. As in `_choices`, a larger product adds no way.
+
+        Args:
+            machine_dtype: Element type as the machine file names it, such as `bf16`.
+            batch: Number of products.
+            m: Rows of each result.
+            n: Columns of each result.
+            k: Extent that is summed over.
+            kernel: The share of the engines' rate that it reaches, and the operations of one PE
+                beside each tile.
+        """
+        gemm = self._sip.pe.gemm
+        chosen = self.tiles.get(machine_dtype)
+        rate = gemm.rate[machine_dtype] if chosen is None else chosen.rate[machine_dtype]
+        tiles = (gemm.tile,) if chosen is None else chosen.tiles
+        edge = 0 if chosen is None else chosen.edge
+        beside = kernel.row * self.num_pes * PS_PER_S // self._math_per_s
+        ways = []
+        for parts in (1,) if chosen is None else _PARTS:
+            adding = 0
+            if parts > 1:
+                moved = (2 * parts + 1) * batch * m * n * _SUM_BYTES.get(machine_dtype, 4)
+                adding = self._sip.launch - (-moved * PS_PER_S // self._sram_bytes_per_s)
+            for a, b in tiles:
+                if chosen is not None and min(a, b) < _LEAST_TILE:
+                    continue
+                work = 2 * -(-k // parts) * (a * b + edge * (a + b))
+                tile_time = rate.duration_ps(work) * 100 // kernel.share + beside
+                waves = min(
+                    self._waves(batch * parts, m, n, (a, b)),
+                    self._waves(batch * parts, m, n, (b, a)),
+                )
+                ways.append(waves * tile_time + adding)
+        return min(ways)
+
     def _attention(
         self,
         backend: str,
@@ -166,6 +213,12 @@ class Library:
     def _traffic(self, nbytes: int) -> int:
         return -(-nbytes * PS_PER_S // self.hbm_bytes_per_s)
 
+
+_PARTS: Final = (1, 2, 4, 8, 16, 32, 64)
+"""Among how many PEs kernels of convolutions divide a sum."""
+
+_LEAST_TILE: Final = 32
+"""Shortest side of tiles that kernels of convolutions have."""
 
 _SUM_BYTES: Final = {"fp64": 8}
 """Bytes of a partial sum; of types that are not here, 4."""

@@ -49,6 +49,32 @@ def scatter_ps(
     return copy + streamed_ps(library, gather, nbytes, operations)
 
 
+def accumulate_ps(
+    library: Library,
+    target: Operand,
+    indices: Sequence[Operand],
+    values: Operand,
+    copied: Sequence[Operand] = (),
+) -> int:
+    """Returns the picoseconds of adding elements of a source to places that may be the same.
+
+    The places are sorted, and those that are equal are added one after another.
+
+    Args:
+        library: Of the device.
+        target: What is written to.
+        indices: The places.
+        values: What is added.
+        copied: The target and the result, if these are two; else empty.
+    """
+    price, count = library.kernel("accumulate"), numel(values)
+    copy = streamed_ps(library, library.kernel("gather"), total_bytes(copied)) if copied else 0
+    nbytes = 3 * count * target.dtype.itemsize + total_bytes(indices)
+    places = max(map(numel, indices), default=count)
+    spread = count if len(indices) > 1 and places < count else places
+    return copy + streamed_ps(library, price, nbytes, price.row * spread + price.element * count)
+
+
 def embedding_ps(library: Library, indices: Operand, out: Operand) -> int:
     """Returns the picoseconds of an embedding: reads the rows that are looked up, not the table.
 
@@ -90,13 +116,49 @@ def nll_backward_ps(library: Library, labels: Operand, out: Operand) -> int:
         out: The gradient.
     """
     zeros = pointwise.fill_ps(library, "fill", [out])
-    return zeros + streamed_ps(library, library.kernel("nll_loss_backward"), bytes_of(labels), 1)
+    price = library.kernel("nll_loss_backward")
+    return zeros + streamed_ps(library, price, bytes_of(labels), price.row * numel(labels))
+
+
+def bag_ps(library: Library, table: Operand, indices: Operand, out: Operand) -> int:
+    """Returns the picoseconds of bags of embeddings: reads the rows that are looked up.
+
+    Args:
+        library: Of the device.
+        table: The rows.
+        indices: Which rows.
+        out: A row for each bag.
+    """
+    price = library.kernel("embedding_bag")
+    read = numel(indices) * table.shape[-1] * table.dtype.itemsize
+    return streamed_ps(library, price, read + bytes_of(indices) + bytes_of(out))
+
+
+def bag_backward_ps(library: Library, grad: Operand, indices: Operand, out: Operand) -> int:
+    """Returns the picoseconds of the dense gradient of bags of embeddings.
+
+    Zeros of the whole table, then the indices are sorted and the rows of each added; up to `beyond`
+    indices are sorted in one block, in a third of the launches.
+
+    Args:
+        library: Of the device.
+        grad: Gradient of the result, a row for each bag.
+        indices: Which rows.
+        out: Gradient of the table.
+    """
+    zeros = pointwise.fill_ps(library, "fill", [out])
+    price, count = library.kernel("embedding_bag_backward"), numel(indices)
+    launches = price.launches if count > price.beyond else max(1, price.launches // 3)
+    elements = count * out.shape[-1]
+    nbytes = 3 * elements * grad.dtype.itemsize + bytes_of(indices)
+    return zeros + streamed_ps(library, price, nbytes, price.element * elements, launches=launches)
 
 
 def sort_ps(library: Library, given: Operand, writes: Sequence[Operand]) -> int:
     """Returns the picoseconds of a sort.
 
-    Estimate: radix sort reads and writes keys and places once for each 8 bits of the key.
+    Radix sort reads and writes keys and places once for each 8 bits of the key, `element`
+    operations each; rows of up to `beyond` keys are sorted in one launch.
 
     Args:
         given: The keys.
@@ -105,18 +167,27 @@ def sort_ps(library: Library, given: Operand, writes: Sequence[Operand]) -> int:
     price = library.kernel("sort")
     passes = max(2, given.dtype.itemsize)
     nbytes = passes * (bytes_of(given) + total_bytes(writes))
-    return streamed_ps(library, price, nbytes, launches=passes + price.launches)
+    columns = given.shape[-1] if given.shape else 1
+    launches = price.launches + (4 * passes if columns > price.beyond else 0)
+    operations = price.element * passes * numel(given)
+    return streamed_ps(library, price, nbytes, operations, launches=launches)
 
 
 def top_ps(library: Library, given: Operand, writes: Sequence[Operand]) -> int:
     """Returns the picoseconds of `topk`.
 
-    Estimate: radix selection reads the keys once for each 8 bits, and twice to gather.
+    Radix selection reads the keys once for each 8 bits, `element` operations each, and twice to
+    gather. Rows of up to `beyond` keys are a block each, with `row` operations a key.
 
     Args:
         given: The keys.
         writes: Largest keys and their places.
     """
+    price = library.kernel("topk")
     passes = given.dtype.itemsize + 2
     nbytes = passes * bytes_of(given) + total_bytes(writes)
-    return streamed_ps(library, library.kernel("topk"), nbytes)
+    if given.shape and given.shape[-1] <= price.beyond:
+        return streamed_ps(library, price, nbytes, price.row * numel(given))
+    launches = price.launches + 2 * passes
+    operations = price.element * given.dtype.itemsize * numel(given)
+    return streamed_ps(library, price, nbytes, operations, launches=launches)

@@ -100,3 +100,40 @@ def finding(library: Library, source: Operand, target: Operand) -> int:
             if size > 1 and stride == 1:
                 return indexed if other <= 1 else library.kernel("scattered").element
     return indexed
+
+
+def is_channels_last(operand: Operand) -> bool:
+    """Returns whether an image's channels are what lies closest, as PyTorch finds it from strides.
+
+    Of shapes that lie so in both ways, strides of a row-major tensor count as row-major
+    (`is_channels_last_strides_2d` in PyTorch's c10/core/MemoryFormat.h).
+    """
+    rank = len(operand.shape)
+    if rank not in (4, 5) or operand.strides[1] == 0:
+        return False
+    least = 0
+    for axis in (1, *range(rank - 1, 1, -1), 0):
+        size, stride = operand.shape[axis], operand.strides[axis]
+        if size == 0 or stride < least or (axis == 0 and least == operand.strides[1]):
+            return False
+        least = stride * max(size, 1)
+    return True
+
+
+def channels_last(operand: Operand) -> Layout:
+    """Returns how an image would lie with its channels closest."""
+    _, channels, *extents = operand.shape
+    strides, step = [], channels
+    for extent in reversed(extents):
+        strides.append(step)
+        step *= extent
+    return Layout(operand.shape, (step, 1, *reversed(strides)), operand.dtype)
+
+
+def row_major(operand: Operand) -> Layout:
+    """Returns how an operand would lie row after row."""
+    strides, step = [], 1
+    for extent in reversed(operand.shape):
+        strides.append(step)
+        step *= extent
+    return Layout(operand.shape, tuple(reversed(strides)), operand.dtype)

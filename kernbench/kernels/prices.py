@@ -5,7 +5,7 @@ from math import prod
 from typing import Any, Final, NamedTuple
 
 from kernbench.hw.library import Library
-from kernbench.kernels import copies, indexing, pointwise, rows
+from kernbench.kernels import copies, indexing, norms, pointwise, rows
 from kernbench.kernels.operands import Operand, numel
 from kernbench.kernels.several import SEVERAL
 from kernbench.kernels.traffic import streamed_ps
@@ -67,6 +67,35 @@ def _in_turn(library: Library, reads: Operands, writes: Operands, kernels: tuple
 
 def _rows(library: Library, reads: Operands, writes: Operands, kernel: str) -> int:
     return rows.duration_ps(library, kernel, reads, writes)
+
+
+def _layer_norm(library: Library, reads: Operands, writes: Operands, _: None) -> int:
+    return norms.layer_norm_ps(library, (*reads, *writes), reads[0], reads[0].shape[-1])
+
+
+def _layer_norm_backward(library: Library, reads: Operands, writes: Operands, _: None) -> int:
+    columns = reads[1].shape[-1]
+    moved, weights = (*reads, *writes), len(writes) > 1
+    return norms.layer_norm_backward_ps(library, moved, reads[1], columns, weights=weights)
+
+
+def _group_norm(library: Library, reads: Operands, writes: Operands, _: None) -> int:
+    del writes
+    return norms.group_norm_ps(library, reads[0])
+
+
+def _group_norm_backward(library: Library, reads: Operands, writes: Operands, _: None) -> int:
+    return norms.group_norm_backward_ps(library, reads[1], weights=len(writes) > 1)
+
+
+def _batch_norm(library: Library, reads: Operands, writes: Operands, _: None) -> int:
+    del writes
+    return norms.batch_norm_ps(library, reads[0])
+
+
+def _batch_norm_backward(library: Library, reads: Operands, writes: Operands, _: None) -> int:
+    del writes
+    return norms.batch_norm_backward_ps(library, reads[1])
 
 
 def _bytes(library: Library, reads: Operands, writes: Operands, nbytes: int) -> int:
@@ -146,17 +175,8 @@ ROWS: Final = {
     "_softmax_backward_data": "softmax_backward",
     "_log_softmax": "log_softmax",
     "_log_softmax_backward_data": "log_softmax_backward",
-    "native_layer_norm": "layer_norm",
-    "native_layer_norm_backward": "layer_norm_backward",
     "_fused_rms_norm": "rms_norm",
     "_fused_rms_norm_backward": "rms_norm_backward",
-    "native_group_norm": "layer_norm",
-    "native_group_norm_backward": "layer_norm_backward",
-    "native_batch_norm": "batch_norm",
-    "_native_batch_norm_legit": "batch_norm",
-    "_batch_norm_with_update": "batch_norm",
-    "native_batch_norm_backward": "batch_norm",
-    "batch_norm_backward": "batch_norm",
     "batch_norm_elemt": "batch_norm_elements",
     "batch_norm_backward_reduce": "batch_norm_elements",
     "batch_norm_backward_elemt": "batch_norm_elements",
@@ -190,6 +210,12 @@ PRICES: Final[dict[str, Price]] = {
     **dict.fromkeys(("copy_", "clone", "to", "contiguous", "_to_copy"), Price(_copy)),
     **dict.fromkeys(("cat", "stack"), Price(_pieces, "cat")),
     **{name: Price(_rows, kernel) for name, kernel in ROWS.items()},
+    "native_layer_norm": Price(_layer_norm),
+    "native_layer_norm_backward": Price(_layer_norm_backward),
+    "native_group_norm": Price(_group_norm),
+    "native_group_norm_backward": Price(_group_norm_backward),
+    "native_batch_norm": Price(_batch_norm),
+    "native_batch_norm_backward": Price(_batch_norm_backward),
     **dict.fromkeys(("sort", "argsort"), Price(_sort)),
     "topk": Price(_top),
     "index": GATHER,

@@ -36,8 +36,8 @@ def sum_ps(library: Library, given: Operand, axes: Sequence[int], writes: Sequen
     """Returns the picoseconds of a reduction: a sum, a mean, an extreme value, a norm.
 
     It reads all elements. Over the last dimension neighbours are added (`row_sum`), else they are
-    not (`column_sum`); sums of more elements than `beyond` of `large_sum` go through memory once
-    more.
+    not (`column_sum`): a block adds some columns, so up to `beyond` rows take `row` each, and more
+    are divided. Sums of more elements than `beyond` of `large_sum` go through memory once more.
 
     Args:
         given: What it reads.
@@ -50,7 +50,11 @@ def sum_ps(library: Library, given: Operand, axes: Sequence[int], writes: Sequen
     large = library.kernel("large_sum")
     launches = large.launches if count > large.beyond else price.launches
     nbytes = bytes_of(given) + total_bytes(writes)
-    return streamed_ps(library, price, nbytes, price.element * count, launches=launches)
+    operations = price.element * count
+    if not along_rows and writes:
+        summed = count // max(1, numel(writes[0]))
+        operations = max(operations, price.row * min(summed, price.beyond))
+    return streamed_ps(library, price, nbytes, operations, launches=launches)
 
 
 def nll_ps(library: Library, log_probabilities: Operand, labels: Operand) -> int:

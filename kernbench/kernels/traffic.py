@@ -23,3 +23,17 @@ def streamed_ps(
     duration: int = library.elementwise(nbytes * 100 // kernel.share, operations)
     more = (kernel.launches if launches is None else launches) - 1
     return duration + more * library.elementwise(0, 0) if more > 0 else duration
+
+
+def alone_ps(library: Library, kernel: KernelSpec, nbytes: int, elements: int, columns: int) -> int:
+    """Returns the picoseconds of kernels in which one block reads all of a row, or of a channel.
+
+    Args:
+        library: Of the device.
+        kernel: What the machine's file says of the kernel.
+        nbytes: Bytes read and bytes written, by all launches together.
+        elements: Elements of all rows.
+        columns: Elements of a row, for which a PE takes `alone` each.
+    """
+    operations = max(kernel.element * elements, kernel.alone * columns * library.num_pes)
+    return streamed_ps(library, kernel, nbytes, operations)

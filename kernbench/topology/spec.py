@@ -295,6 +295,7 @@ KERNELS: Final[dict[str, str | None]] = {
     "indexed": None,
     "scattered": "indexed",
     "gather": "pointwise",
+    "accumulate": "gather",
     "embedding": "pointwise",
     "embedding_backward": "pointwise",
     "sort": "pointwise",
@@ -312,8 +313,66 @@ KERNELS: Final[dict[str, str | None]] = {
     "layer_norm_backward": "layer_norm",
     "rms_norm": "layer_norm",
     "rms_norm_backward": "layer_norm_backward",
-    "batch_norm": "layer_norm",
+    "layer_norm_weights": None,
+    "batch_norm": None,
+    "batch_norm_backward": "batch_norm",
+    "batch_norm_last": "batch_norm",
+    "batch_norm_last_backward": "batch_norm_last",
+    "batch_norm_stats": "batch_norm",
+    "batch_norm_apply": None,
+    "batch_norm_own_backward": "batch_norm_backward",
+    "batch_norm_own_last": "batch_norm_last",
+    "batch_norm_own_last_backward": "batch_norm_own_last",
     "batch_norm_elements": "batch_norm",
+    "group_norm": "layer_norm",
+    "group_norm_backward": "group_norm",
+    "group_norm_weights": None,
+    "max_pool": None,
+    "max_pool_backward": "max_pool",
+    "max_pool_last": "max_pool",
+    "max_pool_last_backward": "max_pool_backward",
+    "avg_pool": "max_pool",
+    "avg_pool_backward": "max_pool_backward",
+    "avg_pool_last": "avg_pool",
+    "avg_pool_last_backward": "avg_pool_backward",
+    "adaptive_pool": "avg_pool",
+    "adaptive_pool_backward": "avg_pool_backward",
+    "nearest": None,
+    "nearest_backward": "nearest",
+    "nearest_last": "nearest",
+    "nearest_last_backward": "nearest_last",
+    "bilinear": None,
+    "bilinear_backward": "bilinear",
+    "bilinear_last": "bilinear",
+    "bilinear_last_backward": "bilinear_last",
+    "embedding_bag": "embedding",
+    "embedding_bag_backward": "embedding_backward",
+    "convolution": None,
+    "convolution_data": "convolution",
+    "convolution_strided_data": "convolution_data",
+    "convolution_weight": "convolution",
+    "convolution_weight_tf32": "convolution_weight",
+    "convolution_point": "convolution",
+    "convolution_point_tf32": "convolution_point",
+    "convolution_point_odd": "convolution_point",
+    "convolution_few": "convolution",
+    "convolution_few_tf32": "convolution_few",
+    "convolution_grouped": "convolution",
+    "convolution_grouped_weight": "convolution_grouped",
+    "convolution_direct": None,
+    "convolution_traffic": None,
+    "convolution_layout": None,
+    "convolution_weight_layout": "convolution_layout",
+    "convolution_padding": "convolution_layout",
+    "depthwise": None,
+    "depthwise_data": "depthwise",
+    "depthwise_weight": "depthwise",
+    "depthwise_last": "depthwise",
+    "depthwise_last_data": "depthwise_last",
+    "depthwise_last_float32": "depthwise_last",
+    "depthwise_last_data_float32": "depthwise_last_data",
+    "depthwise_last_weight_float32": "depthwise_last_weight",
+    "depthwise_last_weight": "depthwise_last",
     "arg_extreme": None,
     "scan": None,
     "cat": "pointwise",
@@ -331,13 +390,19 @@ class KernelSpec:
     The defaults are those of a kernel that reaches what the machine can do.
 
     Attributes:
-        share: Percent of the HBM's bandwidth that it reaches.
-        element: Operations of the MATH engines for each element of its result.
-        row: Operations of all MATH engines together for each row.
+        share: Percent of the HBM's bandwidth that it reaches; of a convolution that multiplies
+            matrices: of the rate of the matrix engines.
+        element: Operations of the MATH engines for each element of its result; of pools and of
+            convolutions of single channels: for each of the window's elements.
+        row: Operations of all MATH engines together for each row, or for each plane of a channel;
+            of pools and of convolutions of single channels: for each element of the result; of
+            other convolutions: of one PE beside each tile.
         beyond: Columns of a row (of sums: elements; of embeddings: indices) up to which the kernel
             is a simpler one, without `row` and `launches`.
         launches: Launches that it takes, one after another; also what a fixed part of its time is
             counted in.
+        alone: Operations of one PE for each element of what one block reads alone, such as a
+            channel of a batch norm: few blocks leave PEs idle.
     """
 
     share: Percent = 100
@@ -345,6 +410,7 @@ class KernelSpec:
     row: Annotated[int, Range(0, 1 << 30)] = 0
     beyond: Annotated[int, Range(0, 1 << 40)] = 0
     launches: Annotated[int, Range(0, 1 << 16)] = 1
+    alone: Annotated[int, Range(0, 1 << 20)] = 0
 
 
 _TCM: Final = TcmSpec()

@@ -25,6 +25,7 @@ def _operations(call: Callable[[], object]) -> int:
 
 
 x, y = new(1000, 1000), new(1000, 1000)
+image = new(8, 16, 32, 32)
 narrow = new(1000, 1000, dtype=BF16)
 MB = 4_000_000
 """Bytes of x and of y."""
@@ -167,11 +168,12 @@ def test_float32_is_multiplied_as_tf32_if_the_program_allows_it() -> None:
 def test_a_convolution_is_a_product_and_its_gradient_two() -> None:
     image, weight = new(2, 16, 30, 30, dtype=BF16), new(32, 16, 3, 3, dtype=BF16)
     (found,) = asked(lambda: F.conv2d(image, weight, padding=1)).products
-    assert found[:4] == ("bf16", 2 * 30 * 30, 32, 16 * 9)
+    assert found[:5] == ("bf16", 1, 2 * 30 * 30, 32, 16 * 9)
     options = [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False]
     grad = new(2, 32, 30, 30, dtype=BF16)
     both = asked(lambda: aten.convolution_backward(grad, image, weight, None, *options)).products
-    assert [sorted(each[1:4]) for each in both] == [sorted(found[1:4])] * 2
+    sizes = [each[1:5] for each in both]
+    assert sizes == [(1, 2 * 30 * 30, 16, 32 * 9), (1, 32, 16 * 9, 2 * 30 * 30)]
 
 
 def _attention_bytes(groups: int) -> int:
@@ -222,7 +224,6 @@ def test_the_gradient_of_grouped_attention_writes_every_head() -> None:
         (lambda: x.sum(-1), MB + 4000, 86),
         (lambda: x.sum(0), MB + 4000, 50),
         (x.sum, MB + 4, 86),
-        (lambda: F.layer_norm(x, (1000,), y[0], y[1]), 2 * MB + 4 * 4000, 57),
         (lambda: x.argmax(-1), MB + 8000, 42),
     ],
 )
@@ -230,6 +231,51 @@ def test_a_row_operation_reads_its_operands_and_writes_its_result(
     call: Callable[[], object], nbytes: int, share: int
 ) -> None:
     assert _moved(call, share) == pytest.approx(nbytes, rel=1e-6)
+
+
+def test_a_layer_norm_reads_its_rows_once_and_takes_a_time_for_each() -> None:
+    found = asked(lambda: F.layer_norm(x, (1000,), y[0], y[1])).kernels
+    (nbytes, _), (_, operations) = found
+    assert nbytes * 62 / 100 == pytest.approx(2 * MB + 4 * 4000, rel=1e-6)
+    assert operations == 37_000 * 1000
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("last", [False, True])
+def test_operands_of_a_convolution_that_lie_otherwise_are_copied(
+    *, transposed: bool, last: bool
+) -> None:
+    def bytes_of(image: Any) -> int:
+        def call() -> None:
+            aten.convolution(image, weight, None, [1, 1], [1, 1], [1, 1], transposed, [0, 0], 1)
+
+        return sum(nbytes for nbytes, _ in asked(call).kernels)
+
+    weight, plain = new(32, 32, 3, 3, dtype=BF16), new(2, 32, 30, 30, dtype=BF16)
+    turned = plain.to(memory_format=torch.channels_last)
+    if last:  # the weight's format counts, too
+        weight = weight.to(memory_format=torch.channels_last)
+    copied = bytes_of(plain if last else turned) - bytes_of(turned if last else plain)
+    moved = 2 * plain.nbytes if last else 2 * weight.nbytes
+    if last:
+        assert copied == pytest.approx(moved * 100 / 96, abs=2)
+    else:  # channels last: the weight is copied, no layout is changed
+        assert copied < 0
+
+
+@pytest.mark.parametrize(
+    ("call", "read"),
+    [
+        (lambda: F.max_pool2d(image, 2), 1),
+        (lambda: F.avg_pool2d(image, 2), 1),
+        (lambda: F.interpolate(image, scale_factor=2), 1),
+        (lambda: F.batch_norm(image, None, None, training=True), 2),
+        (lambda: F.group_norm(image, 4), 1),
+    ],
+)
+def test_operations_on_images_have_a_price(call: Callable[[], object], read: int) -> None:
+    found = asked(call)
+    assert sum(nbytes for nbytes, _ in found.kernels) >= read * image.nbytes
 
 
 def test_an_embedding_reads_the_rows_that_are_looked_up() -> None:

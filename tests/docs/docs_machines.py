@@ -106,7 +106,7 @@ USERS: Final = {
         "kernels": "",
     },
     "system.sip.kernels.NAME": dict.fromkeys(
-        ("share", "element", "row", "beyond", "launches"), "operations of PyTorch"
+        ("share", "element", "row", "beyond", "launches", "alone"), "operations of PyTorch"
     ),
     "system.sip.cubes": {
         "shape": "which PE works where, the bandwidth of all HBM",

@@ -152,7 +152,7 @@ def test_a_tensor_of_another_rank_is_refused_in_a_thread_as_well() -> None:
     on_ranks(worker)
     assert len(told) == 1
     assert "rank 0" in told[0]
-    assert "test_bridge_threads.py" in told[0]
+    assert "test_isolation_threads.py" in told[0]
 
 
 def test_the_end_of_a_rank_waits_for_threads_but_for_daemons() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench.hw.library import Library
-from kernbench.kernels import convolutions, copies, indexing, lists, pointwise, products, rows
+from kernbench.kernels import copies, indexing, lists, pointwise, products, rows
 from kernbench.kernels.operands import Layout, bytes_of, finding, is_dense
 from kernbench.kernels.prices import PRICES, of_bytes, of_sum, priced
 from kernbench.memory import DType, dtypes
@@ -105,6 +105,18 @@ def test_sums_along_rows_and_columns(library: Library, axes: tuple[int, ...], sh
     _near(found, _ps(_MB + 16384, share=share, launches=7))
 
 
+@pytest.mark.parametrize(
+    ("rows_", "columns", "us"), [(25216, 768, 32.8), (12544, 384, 17.3), (200704, 96, 56.8)]
+)
+def test_few_columns_of_many_rows_take_a_time_a_row(
+    library: Library, rows_: int, columns: int, us: float
+) -> None:
+    half = dtypes.bfloat16
+    summed = _contiguous(rows_, columns, dtype=half)
+    found = rows.sum_ps(library, summed, (0,), [_contiguous(columns, dtype=half)])
+    assert found / 1e6 == pytest.approx(us, rel=0.35)
+
+
 def test_an_embedding_reads_the_rows_that_are_looked_up(library: Library) -> None:
     ids, out = _contiguous(4096, dtype=dtypes.int64), _contiguous(4096, 1024)
     found = indexing.embedding_ps(library, ids, out)
@@ -140,45 +152,6 @@ def test_a_product_with_a_type_that_has_no_rate_is_one_of_the_math_engines() -> 
     sizes = products.Sizes(1, 64, 64, 64)
     found = products.duration_ps(library, None, sizes, 1000)
     assert found == library.elementwise(1000, 64**3)
-
-
-def test_a_convolution_is_a_product(library: Library) -> None:
-    half = dtypes.bfloat16
-    given, weight = _contiguous(8, 64, 56, 56, dtype=half), _contiguous(128, 64, 3, 3, dtype=half)
-    out = _contiguous(8, 128, 56, 56, dtype=half)
-    sizes = convolutions.sizes_of(given, weight, out, transposed=False, groups=1)
-    assert sizes == (1, 8 * 56 * 56, 128, 64 * 9)
-    found = convolutions.forward_ps(library, [given, weight], out, sizes, tf32=False)
-    nbytes = bytes_of(given) + bytes_of(weight) + bytes_of(out)
-    assert found == library.matmul("bf16", 8 * 56 * 56, 128, 64 * 9, nbytes, 1)
-
-
-def test_the_gradients_of_a_convolution_are_two_products_and_a_sum(library: Library) -> None:
-    half = dtypes.bfloat16
-    given, weight = _contiguous(8, 64, 56, 56, dtype=half), _contiguous(128, 64, 3, 3, dtype=half)
-    grad, bias = _contiguous(8, 128, 56, 56, dtype=half), _contiguous(128, dtype=half)
-    sizes = convolutions.sizes_of(given, weight, grad, transposed=False, groups=1)
-    operands, pixels, inner = (grad, given, weight), 8 * 56 * 56, 64 * 9
-
-    def of(*wanted: bool) -> int:
-        each = zip(wanted, (given, weight, bias), strict=True)
-        first, second, third = (grad if is_wanted else None for is_wanted, grad in each)
-        return convolutions.backward_ps(
-            library, operands, (first, second, third), sizes, tf32=False
-        )
-
-    moved = bytes_of(grad) + bytes_of(weight) + bytes_of(given)
-    assert of(True, False, False) == library.matmul("bf16", pixels, inner, 128, moved, 1)
-    assert of(False, True, False) == library.matmul("bf16", 128, inner, pixels, moved, 1)
-    _near(of(False, False, True), _ps(bytes_of(grad) + 256, 128 * pixels, share=96))
-    assert of(True, True, True) == sum(of(*(n == each for n in range(3))) for each in range(3))
-
-
-def test_a_transposed_convolution_has_a_row_for_each_place_of_its_input() -> None:
-    given, weight = _contiguous(8, 64, 14, 14), _contiguous(64, 32, 3, 3)
-    out = _contiguous(8, 32, 28, 28)
-    found = convolutions.sizes_of(given, weight, out, transposed=True, groups=1)
-    assert found == (1, 8 * 14 * 14, 32 * 9, 64)
 
 
 def test_equal_prices_of_equal_operands_are_kept_once(library: Library) -> None:

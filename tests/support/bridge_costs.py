@@ -24,6 +24,8 @@ class Asked:
         attentions: Arguments of each attention.
         tiles: Types that have tiles.
         kernel: What the machine's file says of a kernel.
+        has: Whether it says something of a kernel.
+        num_pes: PEs of the device.
     """
 
     def __init__(self) -> None:
@@ -33,7 +35,8 @@ class Asked:
         self.attentions: list[tuple[Any, ...]] = []
         self.tiles = dict.fromkeys(("bf16", "fp32", "fp8", "tf32"))
         machine = load_topology("h200x8").topology_obj.machine
-        self.kernel = Library(machine.system.sip).kernel
+        library = Library(machine.system.sip)
+        self.kernel, self.has, self.num_pes = library.kernel, library.has, library.num_pes
 
     def multiplies(self, name: str) -> bool:
         """Returns whether there is a rate for a type."""
@@ -47,6 +50,11 @@ class Asked:
 
     def matmul(self, *given: Any) -> int:
         """Keeps a product."""
+        self.products.append(given)
+        return 1
+
+    def tiled(self, *given: Any) -> int:
+        """Keeps a product of a convolution."""
         self.products.append(given)
         return 1
 

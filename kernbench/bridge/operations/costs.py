@@ -1,8 +1,8 @@
 """What an operation of PyTorch is on a device: which kernel, and how long it takes.
 
-A table for each kind of operation: `costs_gemm`, `costs_attention`, `costs_rows`, `costs_lists`,
-`costs_pointwise`. They say which argument is which; what the kernels take is in the room `kernels`,
-for both torches, with all constants in the machine's file.
+A table for each kind of operation: `costs_gemm`, `costs_attention`, `costs_images`, `costs_rows`,
+`costs_lists`, `costs_pointwise`. They say which argument is which; what the kernels take is in the
+room `kernels`, for both torches, with all constants in the machine's file.
 """
 
 from typing import Any, Final, NamedTuple
@@ -10,7 +10,13 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from kernbench.bridge.base.here import Rank
-from kernbench.bridge.operations import costs_attention, costs_gemm, costs_lists, costs_rows
+from kernbench.bridge.operations import (
+    costs_attention,
+    costs_gemm,
+    costs_images,
+    costs_lists,
+    costs_rows,
+)
 from kernbench.bridge.operations.costs_operands import Formula, by_bytes
 from kernbench.bridge.operations.costs_pointwise import COPIES, FILLS, copying, filling, pointwise
 from kernbench.hw.library import Library
@@ -88,6 +94,7 @@ _FORMULAS: Final[dict[Any, Formula]] = {
     **costs_gemm.FORMULAS,
     **costs_attention.FORMULAS,
     **costs_rows.FORMULAS,
+    **costs_images.FORMULAS,
     **costs_lists.FORMULAS,
 }
 

@@ -69,28 +69,34 @@ def _allows_tf32_in_convolutions() -> bool:
     return bool(precision_of("cuda", "conv") == _TF32)
 
 
+def _steps(given: Any, weight: torch.Tensor) -> tuple[int, ...]:
+    return (given,) * (weight.dim() - 2) if isinstance(given, int) else tuple(given)
+
+
 def _convolution(library: Library, args: Any, kwargs: Any, out: Any) -> int:
     del kwargs
-    reads, result = layouts(args[:3]), layout(out)
-    given, weight = reads[:2]
-    sizes = convolutions.sizes_of(given, weight, result, transposed=args[6], groups=args[8])
-    tf32 = _allows_tf32_in_convolutions()
-    return convolutions.forward_ps(library, reads, result, sizes, tf32=tf32)
+    given, weight, bias, stride = args[:4]
+    transposed, groups = args[6], args[8]
+    read, made = layout(given), layout(out)
+    image, result = (made, read) if transposed else (read, made)
+    steps, tf32 = _steps(stride, weight), _allows_tf32_in_convolutions()
+    found = convolutions.Convolution(image, layout(weight), result, steps, groups, tf32, transposed)
+    return convolutions.forward_ps(library, found, None if bias is None else layout(bias))
 
 
 def _convolution_backward(library: Library, args: Any, kwargs: Any, out: Any) -> int:
     del kwargs
-    grad, given, weight = (layout(each) for each in args[:3])
-    sizes = convolutions.sizes_of(given, weight, grad, transposed=args[7], groups=args[9])
-    of_given, of_weight, of_bias = (
-        layout(each) if wanted else None for each, wanted in zip(out, args[10], strict=True)
-    )
+    grad, given, weight, stride = layout(args[0]), layout(args[1]), args[2], args[4]
+    transposed, groups = args[7], args[9]
+    image, result = (grad, given) if transposed else (given, grad)
+    steps, tf32 = _steps(stride, weight), _allows_tf32_in_convolutions()
+    data, of_weight, of_bias = args[10]
     return convolutions.backward_ps(
         library,
-        (grad, given, weight),
-        (of_given, of_weight, of_bias),
-        sizes,
-        tf32=_allows_tf32_in_convolutions(),
+        convolutions.Convolution(image, layout(weight), result, steps, groups, tf32, transposed),
+        data=data,
+        weight=of_weight,
+        bias=layout(out[2]) if of_bias else None,
     )
 
 

@@ -80,6 +80,9 @@ def _scattered(name: str) -> Formula:
         del kwargs
         target = layout(args[0])
         copied = [] if in_place else [target, *layouts(out)]
+        if "index_put" in name and len(args) > 3 and args[3]:
+            indices, values = layouts(args[1]), layout(args[2])
+            return indexing.accumulate_ps(library, target, indices, values, copied)
         return indexing.scatter_ps(library, target, layouts(args[1:]), copied)
 
     return duration

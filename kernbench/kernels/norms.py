@@ -1,0 +1,134 @@
+"""Norms of images: batch norms, as cuDNN and PyTorch compute them, and group norms."""
+
+from collections.abc import Sequence
+from math import prod
+
+from kernbench.hw.library import Library
+from kernbench.kernels.operands import Operand, bytes_of, is_channels_last, numel
+from kernbench.kernels.traffic import alone_ps, streamed_ps
+from kernbench.memory import dtypes
+
+
+def _is_last(given: Operand) -> bool:
+    return len(given.shape) < 3 or is_channels_last(given)
+
+
+def batch_norm_ps(library: Library, given: Operand, *, training: bool = True) -> int:
+    """Returns the picoseconds of a batch norm.
+
+    bfloat16 is PyTorch's own: a kernel for the statistics, one that updates the running ones, one
+    that applies them. All other types are one kernel of cuDNN. Row after row, a block reads a
+    channel.
+
+    Args:
+        library: Of the device.
+        given: Its input.
+        training: Whether it computes statistics.
+    """
+    nbytes, count = 2 * bytes_of(given), numel(given)
+    channels = given.shape[1] if len(given.shape) > 1 else 1
+    planes = given.shape[0] * channels if not _is_last(given) else 0
+    apply = library.kernel("batch_norm_apply")
+    if not training:
+        work = max(apply.element * count, apply.row * planes)
+        return streamed_ps(library, apply, nbytes, work)
+    own = given.dtype is dtypes.bfloat16
+    if _is_last(given):
+        price = library.kernel("batch_norm_own_last" if own else "batch_norm_last")
+        return streamed_ps(library, price, nbytes, price.element * count)
+    columns = count // max(1, channels)
+    if not own:
+        return alone_ps(library, library.kernel("batch_norm"), nbytes, count, columns)
+    found = alone_ps(library, library.kernel("batch_norm_stats"), nbytes // 2, count, columns)
+    work = max(apply.element * count, apply.row * planes)
+    return found + streamed_ps(library, apply, nbytes, work)
+
+
+def batch_norm_backward_ps(library: Library, given: Operand) -> int:
+    """Returns the picoseconds of a batch norm's gradients.
+
+    Args:
+        library: Of the device.
+        given: Its input.
+    """
+    own = given.dtype is dtypes.bfloat16
+    nbytes, count = 3 * bytes_of(given), numel(given)
+    if _is_last(given):
+        price = library.kernel(
+            "batch_norm_own_last_backward" if own else "batch_norm_last_backward"
+        )
+        return streamed_ps(library, price, nbytes, price.element * count)
+    price = library.kernel("batch_norm_own_backward" if own else "batch_norm_backward")
+    return alone_ps(library, price, nbytes, count, count // max(1, given.shape[1]))
+
+
+def group_norm_ps(library: Library, given: Operand) -> int:
+    """Returns the picoseconds of a group norm: moments, parameters of each plane, applied.
+
+    Args:
+        library: Of the device.
+        given: Its input.
+    """
+    price = library.kernel("group_norm")
+    work = price.element * numel(given) + price.row * prod(given.shape[:2])
+    return streamed_ps(library, price, 3 * bytes_of(given), work)
+
+
+def group_norm_backward_ps(
+    library: Library, given: Operand, *, data: bool = True, weights: bool = True
+) -> int:
+    """Returns the picoseconds of a group norm's gradients.
+
+    Args:
+        library: Of the device.
+        given: Its input.
+        data: Whether the gradient of the input is wanted.
+        weights: Whether gradients of weight and bias are wanted: a thread adds the batch.
+    """
+    price = library.kernel("group_norm_backward")
+    work = price.element * numel(given) + price.row * prod(given.shape[:2])
+    nbytes = bytes_of(given) * (5 if data else 2)
+    found = streamed_ps(library, price, nbytes, work)
+    if weights:
+        found += alone_ps(library, library.kernel("group_norm_weights"), 0, 0, given.shape[0])
+    return found
+
+
+def layer_norm_ps(library: Library, reads: Sequence[Operand], given: Operand, columns: int) -> int:
+    """Returns the picoseconds of a layer norm: all bytes, and what a row takes beside.
+
+    Args:
+        library: Of the device.
+        reads: What it reads and writes.
+        given: Its input.
+        columns: Elements that are normalised together.
+    """
+    price = library.kernel("layer_norm")
+    work = price.row * (numel(given) // max(1, columns))
+    streamed = streamed_ps(library, price, sum(map(bytes_of, reads)))
+    return streamed + library.elementwise(0, work) - library.elementwise(0, 0)
+
+
+def layer_norm_backward_ps(
+    library: Library, moved: Sequence[Operand], given: Operand, columns: int, *, weights: bool
+) -> int:
+    """Returns the picoseconds of a layer norm's gradients.
+
+    The weights' gradients are a kernel of their own, in which a block adds some columns of all
+    rows; of more rows than `beyond`, several blocks add them.
+
+    Args:
+        library: Of the device.
+        moved: What it reads and writes.
+        given: Its input.
+        columns: Elements that are normalised together.
+        weights: Whether gradients of weight and bias are wanted.
+    """
+    price, rows = library.kernel("layer_norm_backward"), numel(given) // max(1, columns)
+    found = streamed_ps(library, price, sum(map(bytes_of, moved)))
+    found += library.elementwise(0, price.row * rows) - library.elementwise(0, 0)
+    if not weights:
+        return found
+    price = library.kernel("layer_norm_weights")
+    work = price.row * rows if not price.beyond or rows <= price.beyond else 1
+    return found + streamed_ps(library, price, 2 * bytes_of(given), work)
