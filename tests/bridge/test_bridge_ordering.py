@@ -8,13 +8,12 @@ import pytest
 from bridge_devices import on_ranks
 
 import kernbench
+from kernbench.process.ordering import ROWS, Row
 from kernbench.ranks.spawn_errors import SpawnException
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 dist: Any = torch.distributed
-
-from kernbench.bridge.cuda.ordering import ROWS, Row  # noqa: E402 - needs PyTorch
 
 
 class Scene:
