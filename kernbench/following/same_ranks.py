@@ -48,8 +48,9 @@ class SameRanks:
         tape = Tape(process, pairs, 0 if leads else 1, self.followers)
         if leads:
             self._leader = tape  # the first rank to run
+        default = process.default_stream(sip)
         process.host.tape = tape
-        tape.stream(process.default_stream(sip), "default")  # it is there already
+        tape.stream(default, "default")  # it is there already
         try:
             yield tape
             tape.end()
