@@ -14,7 +14,6 @@ from kernbench.bridge.base import states
 from kernbench.bridge.base.here import HERE, Rank
 from kernbench.bridge.distributed.opened_stores import OPENED
 from kernbench.bridge.distributed.replicas import Replicas
-from kernbench.bridge.distributed.same_ranks import SameRanks
 from kernbench.bridge.operations.direct import DirectMode
 from kernbench.bridge.operations.fake_mode import FakeMode
 from kernbench.bridge.operations.shape_mode import ShapeMode, Shapes
@@ -27,6 +26,7 @@ from kernbench.des import Killed
 from kernbench.des.threads import ThreadPool
 from kernbench.errors import UsageError, libraries_passed_over, not_simulated
 from kernbench.flight_recorder.files import FlightRecords
+from kernbench.following.same_ranks import SameRanks
 from kernbench.isolation import per_rank
 from kernbench.isolation.children import forks_end
 from kernbench.isolation.endings import ProcessEnded, at_end
@@ -261,8 +261,11 @@ class Run:
             if same is None:
                 fn(number, *args)
             else:
-                with same.noting(rank):
-                    fn(number, *args)
+                try:
+                    with same.noting(process, rank.sip) as rank.tape:
+                        fn(number, *args)
+                finally:
+                    rank.tape = None
 
     def _watching(self, rank: Rank) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext() if self.replicas is None else self.replicas.of_rank(rank)

@@ -1,20 +1,18 @@
 """Which calls order what: each row of the table, against what the bridge tells."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from bridge_devices import on_ranks
 
 import kernbench
+from kernbench.process.ordering import ROWS, Row
 from kernbench.ranks.spawn_errors import SpawnException
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 dist: Any = torch.distributed
-
-from kernbench.bridge.cuda.ordering import ROWS, Row  # noqa: E402 - needs PyTorch
 
 
 class Scene:
@@ -260,14 +258,6 @@ def test_a_stream_comes_after_another_one_as_the_row_says(call: str) -> None:
     ranks = 2 if code == "C15" else 1
     assert _code(lambda: program(ordered=True), ranks) == ""
     assert _code(lambda: program(ordered=False), ranks) == code
-
-
-def test_the_documents_show_the_table() -> None:
-    text = Path(kernbench.__file__).parents[1].joinpath("docs/pytorch.md").read_text()
-    for row in ROWS:
-        call = f"`{row.call}`" if "(" in row.call else row.call
-        told = row.streams or "-"
-        assert f"| {call} | {row.host} | {told} | {row.buffer or '-'} | {row.source} |" in text
 
 
 def test_what_is_copied_out_and_in_on_one_stream_is_in_order() -> None:

@@ -1,10 +1,12 @@
-"""Code names no room above its own in a string, where no contract of imports would see it."""
+"""Rooms: none names an upper one in a string, which no contract of imports sees, or grows large."""
 
 import ast
 import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
@@ -50,3 +52,13 @@ def test_what_names_an_upper_room_is_found() -> None:
 
 def test_imports_for_types_alone_count() -> None:
     assert "exclude_type_checking_imports" not in CONTRACTS
+
+
+MOST_LINES = {"bridge": 14_000, "operations": 9_000}
+
+
+@pytest.mark.parametrize("room", MOST_LINES)
+def test_a_room_stays_small(room: str) -> None:
+    paths = (ROOT / "kernbench" / room).rglob("*.py")
+    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
+    assert lines <= MOST_LINES[room]

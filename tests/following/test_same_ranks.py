@@ -13,8 +13,9 @@ from kernbench.des import Event
 from kernbench.distributed import group_lifetime
 from kernbench.errors import UnsupportedError, UsageError
 from kernbench.following.followers import Follower
+from kernbench.following.same_ranks import SameRanks
 from kernbench.following.tapes import WORLD, Page, Tape
-from kernbench.following.witnesses import Pair, RanksDifferError, witnesses_of
+from kernbench.following.witnesses import RanksDifferError, witnesses_of
 from kernbench.process.process import current_process
 from kernbench.ranks.spawn_errors import SpawnException
 from kernbench.runtime_api import ranges
@@ -140,26 +141,17 @@ def _times(
     **fields: Any,
 ) -> Any:
     """Runs a program in all ranks, or in rank 0 and witnesses; returns all that was noted."""
-    pairs = {rank: Pair(rank) for rank in witnesses}
-    leader: list[Tape] = []
+    runs = SameRanks(ranks, witnesses)
 
     def worker(rank: int) -> None:
         process = current_process()
         if not same:
             program(rank, None)
-        elif rank == 0 or rank in witnesses:
-            own = [pairs[rank]] if rank else list(pairs.values())
-            followers = set(range(1, ranks)) - set(witnesses)
-            tape = process.host.tape = Tape(process, own, 1 if rank else 0, followers)
-            leader.append(tape)
-            try:
-                program(rank, tape)
-                tape.end()
-            finally:
-                tape.close()
-                process.host.tape = None
+        elif rank in runs.followers:
+            runs.follow(process)
         else:
-            Follower(process, leader[0]).run()
+            with runs.noting(process, process.ctx.devices[rank]) as tape:
+                program(rank, tape)
 
     fields = {"record": "full", **fields}
     ctx = kernbench.spawn(worker, nprocs=ranks, data=False, **fields)

@@ -12,8 +12,8 @@ import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench.distributed import group_lifetime
 from kernbench.following.followers import Follower
+from kernbench.following.same_ranks import SameRanks
 from kernbench.following.tapes import WORLD, Tape
-from kernbench.following.witnesses import Pair
 from kernbench.process.process import current_process
 from kernbench.runtime_api import ranges
 
@@ -201,27 +201,18 @@ def _until_last_block(changes: Sequence[Any], sip: int) -> list[tuple[int, int]]
 
 def _run(steps: Sequence[Step], witnesses: Sequence[int] | None) -> Any:
     """Returns all that was noted of a run in all ranks, or in rank 0 and witnesses."""
-    pairs = {rank: Pair(rank) for rank in witnesses or ()}
-    leader: list[Tape] = []
+    runs = SameRanks(RANKS, witnesses)
 
     def worker(rank: int) -> None:
         process = current_process()
         process.engine.loop.clamps_late = True  # as the bridge lets it
         if witnesses is None:
             _Program(rank, None).run(steps)
-        elif rank == 0 or rank in pairs:
-            own = [pairs[rank]] if rank else list(pairs.values())
-            followers = set(range(1, RANKS)) - set(pairs)
-            tape = process.host.tape = Tape(process, own, 1 if rank else 0, followers)
-            leader.append(tape)
-            try:
-                _Program(rank, tape).run(steps)
-                tape.end()
-            finally:
-                tape.close()
-                process.host.tape = None
+        elif rank in runs.followers:
+            runs.follow(process)
         else:
-            Follower(process, leader[0]).run()
+            with runs.noting(process, process.ctx.devices[rank]) as tape:
+                _Program(rank, tape).run(steps)
 
     ctx = kernbench.spawn(worker, nprocs=RANKS, data=False, record="full")
     log = ctx.engine.op_log

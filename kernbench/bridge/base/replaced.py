@@ -46,17 +46,15 @@ def takes_tensors(patch: Patch) -> bool:
     return patch.owner in (torch, torch.nn.functional) and patch.name in _OF_TENSORS
 
 
-_OF_TENSORS: Final = frozenset(
-    (
-        "dropout",
-        "empty_like",
-        "full_like",
-        "ones_like",
-        "rand_like",
-        "randint_like",
-        "randn_like",
-        "rms_norm",
-        "scaled_dot_product_attention",
-        "zeros_like",
-    )
+LIKE: Final = (
+    "empty_like",
+    "full_like",
+    "ones_like",
+    "rand_like",
+    "randint_like",
+    "randn_like",
+    "zeros_like",
 )
+"""Functions that make tensors like another one."""
+
+_OF_TENSORS: Final = frozenset(("dropout", "rms_norm", "scaled_dot_product_attention", *LIKE))

@@ -5,7 +5,6 @@ from typing import Any, Final
 
 import torch
 
-from kernbench.bridge.base import refused
 from kernbench.bridge.base.here import HERE, this_rank
 from kernbench.bridge.cuda import cuda_devices, cuda_memory, randomness
 from kernbench.bridge.cuda.cuda_devices import check
@@ -13,6 +12,7 @@ from kernbench.errors import not_simulated
 from kernbench.isolation.replaced import Patch
 from kernbench.operations import cuda as simulated
 from kernbench.runtime_api import nvtx
+from kernbench.runtime_api import refused_functions as refused
 from kernbench.runtime_api.profiler import record_function
 
 _HIGHEST: Final = -5

@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple
 import torch.distributed as dist
 
 from kernbench.bridge.base.here import HERE, this_rank
-from kernbench.bridge.base.refused import refused
 from kernbench.errors import not_simulated
 from kernbench.isolation.replaced import Patch, WhenImported
 from kernbench.process.process import MAIN, RankLocal
 from kernbench.ranks.world import world_of
+from kernbench.runtime_api.refused_functions import refused
 from kernbench.runtime_api.refused_names import refused_by_module
 
 _REFUSED: Final = refused_by_module()["torch.distributed.rpc"]

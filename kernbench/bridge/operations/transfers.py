@@ -5,7 +5,6 @@ from typing import Any, Final
 import torch
 
 from kernbench.bridge.base.here import Rank
-from kernbench.bridge.cuda.ordering import copy_rule
 from kernbench.bridge.tensors.storages import (
     DTYPES,
     STORAGES,
@@ -16,6 +15,7 @@ from kernbench.bridge.tensors.storages import (
     let_go,
 )
 from kernbench.process.act import act
+from kernbench.process.ordering import copy_rule
 from kernbench.sim_engine.engine import Hold
 from kernbench.sim_engine.host import Read
 

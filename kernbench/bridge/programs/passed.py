@@ -11,11 +11,11 @@ import torch
 from torch.nn.parallel import distributed as ddp
 
 from kernbench.bridge.base.here import HERE
-from kernbench.bridge.base.refused import OTHERS, Once, refused
 from kernbench.bridge.distributed.works import unseen
 from kernbench.bridge.tensors.devices import on_device
 from kernbench.errors import not_simulated
 from kernbench.isolation.replaced import Patch, WhenImported
+from kernbench.runtime_api.refused_functions import OTHERS, Once, refused
 
 _COMPILE: Final = (
     "torch.compile is not simulated: the function runs as it is, one kernel an operation, so its "

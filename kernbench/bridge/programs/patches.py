@@ -17,7 +17,7 @@ from torch.utils._device import _device_constructors
 
 from kernbench.bridge.base.here import HERE
 from kernbench.bridge.base.private import PRIVATE, check_private_names
-from kernbench.bridge.base.replaced import seen_once, takes_tensors
+from kernbench.bridge.base.replaced import LIKE, seen_once, takes_tensors
 from kernbench.bridge.cuda import accelerator, autocast, cuda, randomness
 from kernbench.bridge.distributed import (
     futures,
@@ -74,15 +74,6 @@ FACTORIES: Final = [
     "kaiser_window",
     "tril_indices",
     "triu_indices",
-]
-LIKE: Final = [
-    "empty_like",
-    "full_like",
-    "ones_like",
-    "rand_like",
-    "randint_like",
-    "randn_like",
-    "zeros_like",
 ]
 SPARSE: Final = [f"sparse_{kind}_tensor" for kind in ("coo", "csr", "csc", "bsr", "bsc")]
 SPARSE.append("sparse_compressed_tensor")

@@ -15,7 +15,7 @@ import torch
 from torch.jit import _builtins
 
 from kernbench.bridge.base.here import HERE
-from kernbench.bridge.base.refused import Once
+from kernbench.runtime_api.refused_functions import Once
 
 _NOT_FUSED: Final = (
     "torch.jit.script compiles nothing for simulated devices: the code runs one kernel an "

@@ -7,7 +7,6 @@ from typing import Any, Final
 import torch
 
 from kernbench.bridge.base.here import HERE, Rank
-from kernbench.bridge.base.refused import Once
 from kernbench.bridge.tensors import old_classes, storages
 from kernbench.bridge.tensors.devices import (
     device_of,
@@ -24,6 +23,7 @@ from kernbench.bridge.tensors.storages import PINNED, STORAGES
 from kernbench.errors import NoDataError, site_fact
 from kernbench.isolation.replaced import Patch
 from kernbench.process.access import AccessError
+from kernbench.runtime_api.refused_functions import Once
 
 _TENSOR: Final = torch.Tensor
 _STORAGE: Final = torch.UntypedStorage

@@ -4,7 +4,6 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from kernbench.bridge.base.here import Rank
 from kernbench.following.followers import Follower
 from kernbench.following.tapes import Tape
 from kernbench.following.witnesses import Pair, witnesses_of
@@ -34,25 +33,26 @@ class SameRanks:
         return 1 if rank else 1 + len(self.followers)
 
     @contextlib.contextmanager
-    def noting(self, rank: Rank) -> Iterator[None]:
+    def noting(self, process: Process, sip: int) -> Iterator[Tape]:
         """Notes what a rank does until the end of the block.
 
         Args:
-            rank: A rank that runs the program.
+            process: A rank that runs the program.
+            sip: Its device.
 
         Raises:
             RanksDifferError: If another rank that runs the program does something else.
         """
-        process = rank.process
         leads = process.rank == 0
         pairs = list(self._pairs.values()) if leads else [self._pairs[process.rank]]
         tape = Tape(process, pairs, 0 if leads else 1, self.followers)
         if leads:
             self._leader = tape  # the first rank to run
-        process.host.tape = rank.tape = tape
-        tape.stream(process.default_stream(rank.sip), "default")  # it is there already
+        default = process.default_stream(sip)
+        process.host.tape = tape
+        tape.stream(default, "default")  # it is there already
         try:
-            yield
+            yield tape
             tape.end()
         except SystemExit as stop:
             if not stop.code:
@@ -60,7 +60,7 @@ class SameRanks:
             raise
         finally:
             tape.close()
-            process.host.tape = rank.tape = None
+            process.host.tape = None
 
     def follow(self, process: Process) -> None:
         """Repeats in a rank what the first rank does, until that returns.
