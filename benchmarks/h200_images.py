@@ -119,7 +119,6 @@ def modelled_ps(library: Library, cell: Cell) -> int:
     """Returns what the machine's file says of a cell.
 
     Args:
-        library: Of the device.
         cell: A line of the table.
     """
     family = cell["family"]

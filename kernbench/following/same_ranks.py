@@ -38,7 +38,6 @@ class SameRanks:
 
         Args:
             process: A rank that runs the program.
-            sip: Its device.
 
         Raises:
             RanksDifferError: If another rank that runs the program does something else.

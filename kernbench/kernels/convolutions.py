@@ -77,8 +77,6 @@ def forward_ps(library: Library, given: Convolution, bias: Operand | None = None
     """Returns the picoseconds of a convolution, with the copies that it makes, and the bias.
 
     Args:
-        library: Of the device.
-        given: The convolution.
         bias: Its bias, which another kernel adds.
     """
     found = _copied(library, given, (given.read, given.weight))
@@ -103,8 +101,6 @@ def backward_ps(
     """Returns the picoseconds of a convolution's gradients.
 
     Args:
-        library: Of the device.
-        given: The convolution.
         data: Whether the gradient of its input is wanted.
         weight: Whether the gradient of its weight is wanted.
         bias: Gradient of its bias; None if nobody wants it.
@@ -172,7 +168,6 @@ def _sizes(given: Convolution, direction: Direction, *, least: int = 1, block: i
     """Returns what is multiplied.
 
     Args:
-        given: The convolution.
         direction: Its result, or which gradient.
         least: Channels to which fewer are padded.
         block: Channels in which groups of fewer are multiplied together.

@@ -61,7 +61,6 @@ def accumulate_ps(
     The places are sorted, and those that are equal are added one after another.
 
     Args:
-        library: Of the device.
         target: What is written to.
         indices: The places.
         values: What is added.
@@ -124,7 +123,6 @@ def bag_ps(library: Library, table: Operand, indices: Operand, out: Operand) -> 
     """Returns the picoseconds of bags of embeddings: reads the rows that are looked up.
 
     Args:
-        library: Of the device.
         table: The rows.
         indices: Which rows.
         out: A row for each bag.
@@ -141,7 +139,6 @@ def bag_backward_ps(library: Library, grad: Operand, indices: Operand, out: Oper
     indices are sorted in one block, in a third of the launches.
 
     Args:
-        library: Of the device.
         grad: Gradient of the result, a row for each bag.
         indices: Which rows.
         out: Gradient of the table.

@@ -21,7 +21,6 @@ def batch_norm_ps(library: Library, given: Operand, *, training: bool = True) ->
     channel.
 
     Args:
-        library: Of the device.
         given: Its input.
         training: Whether it computes statistics.
     """
@@ -48,7 +47,6 @@ def batch_norm_backward_ps(library: Library, given: Operand) -> int:
     """Returns the picoseconds of a batch norm's gradients.
 
     Args:
-        library: Of the device.
         given: Its input.
     """
     own = given.dtype is dtypes.bfloat16
@@ -66,7 +64,6 @@ def group_norm_ps(library: Library, given: Operand) -> int:
     """Returns the picoseconds of a group norm: moments, parameters of each plane, applied.
 
     Args:
-        library: Of the device.
         given: Its input.
     """
     price = library.kernel("group_norm")
@@ -80,7 +77,6 @@ def group_norm_backward_ps(
     """Returns the picoseconds of a group norm's gradients.
 
     Args:
-        library: Of the device.
         given: Its input.
         data: Whether the gradient of the input is wanted.
         weights: Whether gradients of weight and bias are wanted: a thread adds the batch.
@@ -98,7 +94,6 @@ def layer_norm_ps(library: Library, reads: Sequence[Operand], given: Operand, co
     """Returns the picoseconds of a layer norm: all bytes, and what a row takes beside.
 
     Args:
-        library: Of the device.
         reads: What it reads and writes.
         given: Its input.
         columns: Elements that are normalised together.
@@ -118,7 +113,6 @@ def layer_norm_backward_ps(
     rows; of more rows than `beyond`, several blocks add them.
 
     Args:
-        library: Of the device.
         moved: What it reads and writes.
         given: Its input.
         columns: Elements that are normalised together.

@@ -12,7 +12,6 @@ def pool_ps(library: Library, kernel: str, given: Operand, out: Operand, window:
     """Returns the picoseconds of a pool: a thread for each element of the result.
 
     Args:
-        library: Of the device.
         kernel: `max_pool` or `avg_pool`.
         given: Its input.
         out: Its result.
@@ -31,7 +30,6 @@ def pool_backward_ps(
     It looks at all windows that hold its element.
 
     Args:
-        library: Of the device.
         kernel: `max_pool` or `avg_pool`.
         grad: Gradient of the result.
         out: Gradient of the input.
@@ -48,7 +46,6 @@ def adaptive_ps(library: Library, kernel: str, image: Operand, small: Operand) -
     """Returns the picoseconds of an adaptive average, or of its gradient: a block a plane.
 
     Args:
-        library: Of the device.
         kernel: `adaptive_pool` or `adaptive_pool_backward`.
         image: The larger image.
         small: The smaller image.
@@ -64,7 +61,6 @@ def resized_ps(library: Library, kernel: str, image: Operand, other: Operand) ->
     """Returns the picoseconds of an image of another size, or of its gradient.
 
     Args:
-        library: Of the device.
         kernel: `nearest` or `bilinear`, with `_backward` for the gradient.
         image: What is read.
         other: What is written.

@@ -29,7 +29,6 @@ def alone_ps(library: Library, kernel: KernelSpec, nbytes: int, elements: int, c
     """Returns the picoseconds of kernels in which one block reads all of a row, or of a channel.
 
     Args:
-        library: Of the device.
         kernel: What the machine's file says of the kernel.
         nbytes: Bytes read and bytes written, by all launches together.
         elements: Elements of all rows.
