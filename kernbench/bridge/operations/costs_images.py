@@ -7,8 +7,10 @@ from typing import Any, Final
 import torch
 
 from kernbench.bridge.operations.costs_operands import (
+    OUT,
     Formula,
     by_bytes,
+    by_operands,
     layout,
     layouts,
     operands_of,
@@ -40,19 +42,6 @@ def _legit(library: Library, args: Any, kwargs: Any, out: Any) -> int:
     """Without running statistics, the place of `training` is two to the left."""
     place = 5 if len(args) > 5 and isinstance(args[5], bool) else 3
     return _batch_norm(place)(library, args, kwargs, out)
-
-
-def _batch_norm_backward(given: int) -> Formula:
-    def duration(library: Library, args: Any, kwargs: Any, out: Any) -> int:
-        del kwargs, out
-        return norms.batch_norm_backward_ps(library, layout(args[given]))
-
-    return duration
-
-
-def _group_norm(library: Library, args: Any, kwargs: Any, out: Any) -> int:
-    del kwargs, out
-    return norms.group_norm_ps(library, layout(args[0]))
 
 
 def _group_norm_backward(library: Library, args: Any, kwargs: Any, out: Any) -> int:
@@ -116,15 +105,8 @@ def _resized(kernel: str) -> Formula:
     return duration
 
 
-def _bag(library: Library, args: Any, kwargs: Any, out: Any) -> int:
-    del kwargs
-    made = layout(next(tensors_in(out)))
-    return indexing.bag_ps(library, layout(args[0]), layout(args[1]), made)
-
-
-def _bag_backward(library: Library, args: Any, kwargs: Any, out: Any) -> int:
-    del kwargs
-    return indexing.bag_backward_ps(library, layout(args[0]), layout(args[1]), layout(out))
+_bag: Final = by_operands(indexing.bag_ps, 0, 1, OUT)
+_bag_backward: Final = by_operands(indexing.bag_backward_ps, 0, 1, OUT)
 
 
 def _bag_gradient(library: Library, args: Any, kwargs: Any, out: Any) -> int:
@@ -138,8 +120,12 @@ def _named(names: dict[str, Formula]) -> dict[Any, Formula]:
     return {getattr(_ATEN, name): formula for name, formula in names.items()}
 
 
-def _both(name: str, kernel: str, make: Callable[[str], Formula]) -> dict[str, Formula]:
-    return {name: make(kernel), f"{name}_backward": make(f"{kernel}_backward")}
+def _each(name: str, make: Callable[[int], Formula]) -> dict[str, Formula]:
+    return {name.format(dims): make(dims) for dims in (2, 3)}
+
+
+_NEAREST: Final = ("nearest1d", "nearest2d", "nearest3d")
+_LINEAR: Final = ("linear1d", "bilinear2d", "trilinear3d")
 
 
 FORMULAS: Final[dict[Any, Formula]] = _named(
@@ -151,31 +137,23 @@ FORMULAS: Final[dict[Any, Formula]] = _named(
         "_native_batch_norm_legit_no_training": _batch_norm(False),
         "_batch_norm_with_update": _batch_norm(True),
         "_batch_norm_no_update": _batch_norm(False),
-        "native_batch_norm_backward": _batch_norm_backward(1),
-        "batch_norm_backward": _batch_norm_backward(1),
-        "cudnn_batch_norm_backward": _batch_norm_backward(0),
-        "native_group_norm": _group_norm,
+        "native_batch_norm_backward": by_operands(norms.batch_norm_backward_ps, 1),
+        "batch_norm_backward": by_operands(norms.batch_norm_backward_ps, 1),
+        "cudnn_batch_norm_backward": by_operands(norms.batch_norm_backward_ps, 0),
+        "native_group_norm": by_operands(norms.group_norm_ps, 0),
         "native_group_norm_backward": _group_norm_backward,
         "native_layer_norm": _layer_norm,
         "native_layer_norm_backward": _layer_norm_backward,
-        "max_pool2d_with_indices": _pool("max_pool", 2),
-        "max_pool2d_with_indices_backward": _pool_backward("max_pool", 2),
-        "max_pool3d_with_indices": _pool("max_pool", 3),
-        "max_pool3d_with_indices_backward": _pool_backward("max_pool", 3),
-        "avg_pool2d": _pool("avg_pool", 2),
-        "avg_pool2d_backward": _pool_backward("avg_pool", 2),
-        "avg_pool3d": _pool("avg_pool", 3),
-        "avg_pool3d_backward": _pool_backward("avg_pool", 3),
-        "_adaptive_avg_pool2d": _adaptive,
-        "_adaptive_avg_pool2d_backward": _adaptive_backward,
-        "_adaptive_avg_pool3d": _adaptive,
-        "_adaptive_avg_pool3d_backward": _adaptive_backward,
-        **_both("upsample_nearest1d", "nearest", _resized),
-        **_both("upsample_nearest2d", "nearest", _resized),
-        **_both("upsample_nearest3d", "nearest", _resized),
-        **_both("upsample_linear1d", "bilinear", _resized),
-        **_both("upsample_bilinear2d", "bilinear", _resized),
-        **_both("upsample_trilinear3d", "bilinear", _resized),
+        **_each("max_pool{}d_with_indices", lambda dims: _pool("max_pool", dims)),
+        **_each("max_pool{}d_with_indices_backward", lambda dims: _pool_backward("max_pool", dims)),
+        **_each("avg_pool{}d", lambda dims: _pool("avg_pool", dims)),
+        **_each("avg_pool{}d_backward", lambda dims: _pool_backward("avg_pool", dims)),
+        **_each("_adaptive_avg_pool{}d", lambda _: _adaptive),
+        **_each("_adaptive_avg_pool{}d_backward", lambda _: _adaptive_backward),
+        **{f"upsample_{name}": _resized("nearest") for name in _NEAREST},
+        **{f"upsample_{name}_backward": _resized("nearest_backward") for name in _NEAREST},
+        **{f"upsample_{name}": _resized("bilinear") for name in _LINEAR},
+        **{f"upsample_{name}_backward": _resized("bilinear_backward") for name in _LINEAR},
         "_embedding_bag": _bag,
         "_embedding_bag_forward_only": _bag,
         "_embedding_bag_backward": _bag_gradient,

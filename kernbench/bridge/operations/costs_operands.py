@@ -77,3 +77,23 @@ def by_bytes(library: Library, args: Any, kwargs: Any, out: Any) -> int:
     nbytes = total_bytes(operands_of(args, kwargs)) + total_bytes(layouts(written(args, out)))
     operations = sum(map(numel, layouts(out)))
     return streamed_ps(library, library.kernel("pointwise"), nbytes, operations)
+
+
+OUT: Final = -1
+"""Stands for the result among the places of operands."""
+
+
+def by_operands(family: Callable[..., int], *places: int) -> Formula:
+    """Returns the time of an operation whose family only has to know some of its operands.
+
+    Args:
+        family: Takes the library and the layouts, returns picoseconds; see the room `kernels`.
+        places: Places of the operands among the arguments; `OUT` for the (first) result.
+    """
+
+    def duration(library: Library, args: Any, kwargs: Any, out: Any) -> int:
+        del kwargs
+        given = [next(tensors_in(out)) if place == OUT else args[place] for place in places]
+        return family(library, *map(layout, given))
+
+    return duration

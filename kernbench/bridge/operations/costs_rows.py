@@ -4,7 +4,14 @@ from typing import Any, Final
 
 import torch
 
-from kernbench.bridge.operations.costs_operands import Formula, layout, layouts, operands_of
+from kernbench.bridge.operations.costs_operands import (
+    OUT,
+    Formula,
+    by_operands,
+    layout,
+    layouts,
+    operands_of,
+)
 from kernbench.bridge.tensors.operands import tensors_in
 from kernbench.hw.library import Library
 from kernbench.kernels import copies, indexing, rows
@@ -45,26 +52,6 @@ def _gathered_stats(library: Library, args: Any, kwargs: Any, out: Any) -> int:
     """Reads what each rank has found; the input only tells the type."""
     nbytes = total_bytes(operands_of(args[1:], kwargs)) + total_bytes(layouts(out))
     return streamed_ps(library, library.kernel("pointwise"), nbytes)
-
-
-def _nll(library: Library, args: Any, kwargs: Any, out: Any) -> int:
-    del kwargs, out
-    return rows.nll_ps(library, layout(args[0]), layout(args[1]))
-
-
-def _nll_backward(library: Library, args: Any, kwargs: Any, out: Any) -> int:
-    del kwargs
-    return indexing.nll_backward_ps(library, layout(args[2]), layout(out))
-
-
-def _embedding(library: Library, args: Any, kwargs: Any, out: Any) -> int:
-    del kwargs
-    return indexing.embedding_ps(library, layout(args[1]), layout(out))
-
-
-def _embedding_backward(library: Library, args: Any, kwargs: Any, out: Any) -> int:
-    del kwargs
-    return indexing.embedding_backward_ps(library, layout(args[0]), layout(args[1]), layout(out))
 
 
 def _gathered(library: Library, args: Any, kwargs: Any, out: Any) -> int:
@@ -125,12 +112,14 @@ FORMULAS: Final[dict[Any, Formula]] = {
     **_all(("cat", "stack"), streamed_copy("cat")),
     _ATEN.split_with_sizes_copy: streamed_copy("split"),
     **_all(("sort", "argsort"), _sorted),
-    **_all(("nll_loss_forward", "nll_loss2d_forward"), _nll),
-    **_all(("nll_loss_backward", "nll_loss2d_backward"), _nll_backward),
+    **_all(("nll_loss_forward", "nll_loss2d_forward"), by_operands(rows.nll_ps, 0, 1)),
+    **_all(
+        ("nll_loss_backward", "nll_loss2d_backward"), by_operands(indexing.nll_backward_ps, 2, OUT)
+    ),
     _ATEN.batch_norm_stats: _reduction,
     _ATEN.batch_norm_gather_stats_with_counts: _gathered_stats,
-    _ATEN.embedding: _embedding,
-    _ATEN.embedding_dense_backward: _embedding_backward,
+    _ATEN.embedding: by_operands(indexing.embedding_ps, 1, OUT),
+    _ATEN.embedding_dense_backward: by_operands(indexing.embedding_backward_ps, 0, 1, OUT),
     _ATEN.topk: _top,
 }
 """Times of operations on rows and places, by operation."""
