@@ -176,6 +176,7 @@ def test_no_convolution_is_faster_than_its_bytes_or_than_a_smaller_batch(
         assert price(dtype, (2 * batch, *rest), window, last=last) >= found
 
 
+@pytest.mark.torch
 @given(st.lists(st.integers(1, 4), min_size=4, max_size=5))
 def test_formats_are_found_as_pytorch_finds_them(shape: list[int]) -> None:
     torch = pytest.importorskip("torch")
@@ -185,3 +186,66 @@ def test_formats_are_found_as_pytorch_finds_them(shape: list[int]) -> None:
         given_as = Layout(tuple(tensor.shape), tensor.stride(), FLOAT)
         suggested = torch._prims_common.suggest_memory_format(tensor)
         assert is_channels_last(given_as) == (suggested is formats[len(shape)])
+
+
+def test_a_gradient_of_a_bias_is_a_sum_more() -> None:
+    for last in (False, True):
+        made = _of(BRAIN, (32, 128, 28, 128), last=last)
+        bias = _plain(BRAIN, 128)
+        without = convolutions.backward_ps(_H200, made)
+        assert convolutions.backward_ps(_H200, made, bias=bias) > without
+        alone = convolutions.backward_ps(_H200, made, data=False, weight=False, bias=bias)
+        assert alone == convolutions.backward_ps(_H200, made, bias=bias) - without
+
+
+def test_operands_of_two_formats_are_copied_first() -> None:
+    plain, last = (_of(BRAIN, (32, 128, 28, 128), last=last) for last in (False, True))
+    both = last._replace(image=plain.image)
+    assert convolutions.forward_ps(_H200, both) > convolutions.forward_ps(_H200, last)
+
+
+def test_nothing_to_multiply_is_a_launch() -> None:
+    launch = _H200.elementwise(0, 0)
+    assert _forward(BRAIN, (0, 128, 28, 128)) == launch
+    assert convolutions.forward_ps(_IDEAL, _of(BRAIN, (0, 8, 8, 8))) == _IDEAL.elementwise(0, 0)
+
+
+@pytest.mark.parametrize("price", [_forward, _data, _weight])
+def test_few_channels_take_no_longer_than_a_whole_vector_of_them_by_much(price: object) -> None:
+    """They are padded, which moves more, and then multiplied as so many."""
+    assert callable(price)
+    few, eight = (price(BRAIN, (64, channels, 112, 64), 7, 2) for channels in (3, 8))
+    assert 0.2 * eight < few < 10 * eight
+    assert price(BRAIN, (64, 3, 112, 64), 7, 2, last=True) <= few
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_pools_and_sizes_move_their_bytes(last: bool) -> None:
+    large, small = (_plain(FLOAT, 16, 64, extent, extent) for extent in (64, 32))
+    if last:
+        large, small = channels_last(large), channels_last(small)
+    least = (bytes_of(large) + bytes_of(small)) / _BANDWIDTH * 1e12
+    for kernel in ("adaptive_pool", "adaptive_pool_backward"):
+        assert pooling.adaptive_ps(_H200, kernel, large, small) >= least
+    for kernel in ("nearest", "bilinear"):
+        assert pooling.resized_ps(_H200, kernel, small, large) >= least
+        assert pooling.resized_ps(_H200, f"{kernel}_backward", large, small) >= least
+    for kernel in ("max_pool", "avg_pool"):
+        assert pooling.pool_ps(_H200, kernel, large, small, 4) >= least
+        assert pooling.pool_backward_ps(_H200, kernel, small, large, 4) >= least
+
+
+@pytest.mark.parametrize("dtype", [BRAIN, FLOAT])
+@pytest.mark.parametrize("last", [False, True])
+def test_norms_of_images_move_their_bytes(dtype: DType, last: bool) -> None:
+    image = _plain(dtype, 16, 64, 32, 32)
+    if last:
+        image = channels_last(image)
+    least = bytes_of(image) / _BANDWIDTH * 1e12
+    forward = norms.batch_norm_ps(_H200, image)
+    assert forward >= norms.batch_norm_ps(_H200, image, training=False) >= 2 * least
+    assert norms.batch_norm_backward_ps(_H200, image) >= 3 * least
+    assert norms.group_norm_ps(_H200, image) >= 2 * least
+    every = norms.group_norm_backward_ps(_H200, image)
+    assert every >= norms.group_norm_backward_ps(_H200, image, weights=False) >= 2 * least
+    assert every >= norms.group_norm_backward_ps(_H200, image, data=False)
