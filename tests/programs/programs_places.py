@@ -174,7 +174,7 @@ class Place:
             if read and written and isinstance(step, Call):
                 return frozenset({"C14", "C15"})  # a collective in place does both at once
             if read or written:
-                return frozenset({"C15" if read else "C14"})
+                return frozenset({"C14" if written else "C15"})  # writes are looked at first
         return frozenset({"C13"})
 
     def is_free(self, call: Call) -> bool:

@@ -52,7 +52,7 @@ def test_what_is_lost_is_told_and_the_tests_run(
     result = pytester.runpytest_subprocess(
         "-p", "gone", "-p", "no:xdist", f"--kb-mode={mode}", "--junitxml=junit.xml"
     )
-    told = [] if mode == "inline" else ["runs singly", "as Python tells", "process of pytest"]
+    told = [] if mode == "inline" else ["runs singly", "as Python does", "process of pytest"]
     told.append("has no system-err")
     result.assert_outcomes(passed=2, failed=1, skipped=1, warnings=len(told))
     for part in told:
