@@ -197,8 +197,23 @@ def _nothing_in_it() -> float:
     return float(torch.empty(0, device="cuda").sum().item() + torch.empty(3, 0).sum().item())
 
 
+def _begun_by_a_fused_optimizer() -> float:
+    weight = torch.ones(8, device="cuda", requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.5, momentum=0.5, fused=True)
+    for _ in range(2):
+        optimizer.zero_grad()
+        weight.sum().backward()
+        optimizer.step()
+    return float(weight.sum().item())
+
+
 RIGHT = [_cache, _written_by_parts, _filled, _moved_before_it_is_written, _given_to_other_code]
-EXPECTED = {"_cache": 8 + 8 + 8, "_written_by_parts": 12 + 10 + 6}
+RIGHT += [_begun_by_a_fused_optimizer]
+EXPECTED = {
+    "_cache": 8 + 8 + 8,
+    "_written_by_parts": 12 + 10 + 6,
+    "_begun_by_a_fused_optimizer": 8 * (1 - 0.5 - 0.5 * 1.5),
+}
 
 
 @pytest.mark.parametrize("worker", [*RIGHT, _nothing_in_it], ids=lambda each: each.__name__)

@@ -116,10 +116,6 @@ def _bag_gradient(library: Library, args: Any, kwargs: Any, out: Any) -> int:
     return _bag_backward(library, args, kwargs, out)
 
 
-def _named(names: dict[str, Formula]) -> dict[Any, Formula]:
-    return {getattr(_ATEN, name): formula for name, formula in names.items()}
-
-
 def _each(name: str, make: Callable[[int], Formula]) -> dict[str, Formula]:
     return {name.format(dims): make(dims) for dims in (2, 3)}
 
@@ -128,8 +124,9 @@ _NEAREST: Final = ("nearest1d", "nearest2d", "nearest3d")
 _LINEAR: Final = ("linear1d", "bilinear2d", "trilinear3d")
 
 
-FORMULAS: Final[dict[Any, Formula]] = _named(
-    {
+FORMULAS: Final[dict[Any, Formula]] = {
+    getattr(_ATEN, name): formula
+    for name, formula in {
         "native_batch_norm": _batch_norm(5),
         "cudnn_batch_norm": _batch_norm(5),
         "miopen_batch_norm": _batch_norm(5),
@@ -158,6 +155,6 @@ FORMULAS: Final[dict[Any, Formula]] = _named(
         "_embedding_bag_forward_only": _bag,
         "_embedding_bag_backward": _bag_gradient,
         "_embedding_bag_dense_backward": _bag_backward,
-    }
-)
+    }.items()
+}
 """Times of norms, pools and sizes of images, by operation."""

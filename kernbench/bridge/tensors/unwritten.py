@@ -229,7 +229,10 @@ class Unwritten:
         """
         found, reading = self.found, operation.reads
         skipped = args[0] if operation.skips_first(args, kwargs) else None
-        given = [id(one) for name in operation.outs for one in tensors_in((kwargs or {}).get(name))]
+        outs = [(kwargs or {}).get(name) for name in operation.outs]
+        if (kwargs or {}).get("is_first_step"):
+            outs.append(args[2])  # `_fused_sgd_` begins the momentum
+        given = [id(one) for out in outs for one in tensors_in(out)]
         written, carried, moved = [], False, False
         for tensor, verb in operands:
             held = STORAGES.get(tensor.untyped_storage()._cdata)
