@@ -116,7 +116,7 @@ def test_the_report_has_the_line_of_the_read_and_of_the_tensor() -> None:
     assert lines[2].startswith("first unwritten element 512, last 1023")
     assert lines[3].startswith("allocated at")
     assert lines[3].endswith('x = torch.empty(1024, device="cuda")  # made')
-    assert lines[4].startswith("last written by fill_, issued at")
+    assert lines[4].startswith("last written by aten::fill_, issued at")
     assert lines[4].endswith("x[:512] = 1")
     assert lines[5].endswith("x.sum()  # read")
 

@@ -554,10 +554,6 @@ def of_real_torch(mistake: Mistake, ranks: int) -> str:
 _OTHERWISE = (
     # Under PyTorch the host takes longer to issue an operation.
     (r" at \d[\d.]* (ps|ns|us|ms),?", " at TIME,"),
-    # The own torch names kernels of its own.
-    (r"\baten::", ""),
-    (r"\bfull\b", "ones"),
-    (r"\b(add|mul)_ ", r"\1 "),
     # A report ends with where ranks without a mistake stood, and the options of the run.
     (r"\nranks? [\d, -]+ aborted.*", ""),
     (r"\nreplay:.*", ""),

@@ -23,6 +23,7 @@ from kernbench.bridge.base.here import HERE, Rank
 from kernbench.bridge.tensors.operands import is_sparse, tensors_in
 from kernbench.bridge.tensors.storages import ADDRESS, DTYPES, STORAGES, Held, hold
 from kernbench.errors import CallSite, site_fact
+from kernbench.kernels.names import kernel_name
 from kernbench.memory import Array, Buffer, UninitialisedReadError, View, never_written
 from kernbench.process.act import HostWrite
 from kernbench.tensors.tensor import Tensor
@@ -78,7 +79,7 @@ _ONTO: Final = frozenset(("copy_", "_foreach_copy_"))
 _SCALED: Final = frozenset(("addmm", "addmv", "addr", "baddbmm", "addbmm"))
 """Products that do not read their first operand with `beta=0`."""
 
-_COPIES: Final = frozenset(("clone", "_to_copy"))
+_COPIES: Final = frozenset(("aten::clone", "aten::_to_copy"))
 
 _FROM_SYSTEM: Final = 32 << 20
 """Bytes from which on the C library takes memory from the system, which gives zeros."""
@@ -135,11 +136,11 @@ class Operation:
 
     def __init__(self, func: Any) -> None:
         self.func: Final = func
-        self.name: Final[str] = func._overloadpacket.__name__
-        name, base = self.name, self.name.removesuffix("_")
+        name: str = func._overloadpacket.__name__
+        self.name: Final = kernel_name(name, func.namespace)
         arguments = func._schema.arguments
         self.outs: Final = frozenset(one.name for one in arguments if getattr(one, "is_out", False))
-        self._scales: Final = base in _SCALED
+        self._scales: Final = name.removesuffix("_") in _SCALED
         self.reads: Final[Reading] = self._reading(name)
         fills = name in _FILLS or name in _PUTS
         self.updates: Final[Reading] = "nothing" if fills else "some" if name in _ADDS else "all"
@@ -392,7 +393,7 @@ class Unwritten:
         if operation.name in _COPIES:
             found = [self._gaps(args[0])]
         else:
-            if operation.name == "constant_pad_nd":
+            if operation.name == "aten::constant_pad_nd":
                 args = args[:2]  # what it pads with is written
             marked = operation.func(*_mapped(args, self._marks), **(kwargs or {}))
             found = [one.numpy() != 0 for one in tensors_in(marked)]
