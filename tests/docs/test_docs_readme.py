@@ -146,11 +146,11 @@ def test_the_set_up_commands_stand_as_they_are_called() -> None:
 def test_what_pytest_leaves_out_is_run_at_the_end_of_the_gate() -> None:
     project = tomllib.loads((docs_readme.ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert (
-        "-m 'not slow and not torch and not hta and not plot and not ray'"
+        "-m 'not slow and not at_length and not torch and not hta and not plot and not ray'"
         in project["tool"]["pytest"]["ini_options"]["addopts"]
     )
     gate = (docs_readme.ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    assert gate.splitlines()[-1] == "pytest -q -m slow"
+    assert gate.splitlines()[-1] == "pytest -q -m 'slow and not at_length'"
     assert "\n  pytest -q -m 'torch and not at_length and not slow'\n" in gate
     assert "\n  pytest -q -m hta\n" in gate
     assert "\n  pytest -q -m plot\n" in gate
