@@ -1,0 +1,22 @@
+"""All tables that are known, by name."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from kernbench.validation import attending, beside, collectives, kernels, products, sequences
+from kernbench.validation.table import Table
+
+TABLES: Final[Mapping[str, Table]] = {
+    table.name: table
+    for table in (
+        products.GEMM,
+        products.GEMM2,
+        products.SUSTAINED,
+        *kernels.TABLES,
+        *attending.TABLES,
+        *collectives.TABLES,
+        *beside.TABLES,
+        sequences.CP_ATTENTION,
+    )
+}
+"""The tables, in the order in which reports have them."""
