@@ -3,7 +3,16 @@
 from collections.abc import Mapping
 from typing import Final
 
-from kernbench.validation import attending, beside, collectives, kernels, products, sequences
+from kernbench.validation import (
+    attending,
+    beside,
+    collectives,
+    experts,
+    kernels,
+    products,
+    sequences,
+    whole,
+)
 from kernbench.validation.table import Table
 
 TABLES: Final[Mapping[str, Table]] = {
@@ -17,6 +26,8 @@ TABLES: Final[Mapping[str, Table]] = {
         *collectives.TABLES,
         *beside.TABLES,
         sequences.CP_ATTENTION,
+        experts.MOE,
+        *whole.TABLES,
     )
 }
 """The tables, in the order in which reports have them."""

@@ -156,6 +156,7 @@ TABLES: Final = (
         program=_collectives,
         ranks=_n,
         overrides=_algorithms,
+        part=lambda row, column: "" if row["algo"] == "default" else "forced",
     ),
     Table(
         name="protocols",

@@ -13,7 +13,7 @@ from kernbench.config.problems import ConfigError, Problem, short
 from kernbench.config.yaml_file import read_text
 from kernbench.errors import UsageError
 from kernbench.validation.catalogue import TABLES
-from kernbench.validation.table import MEASURED, Kind, Line, Table
+from kernbench.validation.table import MEASURED, SCRIPTS, Kind, Line, Table
 
 MOST_BYTES: Final = 16 << 20
 """Largest size of a file."""
@@ -170,6 +170,8 @@ def _line(
         for name, value in row.items()
         if table.columns[name] is MEASURED and value
     }
+    if table.scripts:
+        row[SCRIPTS] = str(path.parent / table.scripts)
     return Line(table, place, number, row, measured) if measured else None
 
 

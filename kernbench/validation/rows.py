@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from dataclasses import dataclass
+import warnings
 from importlib.util import find_spec
 from statistics import fmean
 from typing import Any
@@ -52,7 +52,7 @@ def run_row(table: Table, row: Row, which: str, topology: str) -> Found:
     """
     if which == OWN and table.only_pytorch:
         return Found(missing=table.only_pytorch)
-    for package in table.needs:
+    for package in table.needs(row):
         if find_spec(package) is None:
             return Found(missing=f"needs {package}")
     torch, ranks = torch_of(which), table.ranks(row)
@@ -60,14 +60,18 @@ def run_row(table: Table, row: Row, which: str, topology: str) -> Found:
 
     def worker(rank: int) -> None:
         torch.cuda.set_device(rank)
-        if ranks > 1:
+        grouped = ranks > 1 and not table.scripts  # which make groups themselves
+        if grouped:
             torch.distributed.init_process_group("nccl", rank=rank, world_size=ranks)
         returned[rank] = table.program(torch, row)
-        if ranks > 1:
+        if grouped:
             torch.distributed.destroy_process_group()
 
     try:
-        _spawn(worker, which, ranks, topology, table.overrides(row))
+        with warnings.catch_warnings():
+            # Programs are as they were measured: newer names of PyTorch are not what is asked.
+            warnings.simplefilter("ignore")
+            _spawn(worker, which, ranks, topology, table.overrides(row))
     except SpawnException as error:
         return Found(missing=_first_line(next(iter(error.errors.values()))))
     told = [each for each in returned if each is not None]
@@ -89,6 +93,7 @@ def _spawn(
 
 
 def _first_line(error: BaseException) -> str:
-    text = error.summary if isinstance(error, KernbenchError) else str(error)
-    first = text.splitlines()[0] if text else ""
-    return first if isinstance(error, KernbenchError) else f"{type(error).__name__}: {first}"
+    if isinstance(error, KernbenchError):
+        return f"{error.summary}; {error.hint}" if error.hint else error.summary
+    text = str(error).splitlines()
+    return f"{type(error).__name__}: {text[0] if text else ''}"

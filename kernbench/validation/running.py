@@ -91,9 +91,9 @@ def _jobs(
 
 def _shares(results: Sequence[Result]) -> Iterator[list[Result]]:
     share: list[Result] = []
-    for result in sorted(results, key=lambda each: not each.line.table.whole):
+    for result in sorted(results, key=lambda each: not each.line.table.scripts):
         table = result.line.table
-        if share and (share[0].line.table is not table or table.whole or len(share) == _ROWS):
+        if share and (share[0].line.table is not table or table.scripts or len(share) == _ROWS):
             yield share
             share = []
         share.append(result)

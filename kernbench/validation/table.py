@@ -65,8 +65,9 @@ class Table:
         ranks: Number of ranks of a row.
         overrides: Settings of the machine and of `ccl.yaml` with which a row was measured.
         only_pytorch: Why no program of `kernbench.torch` can do the same; empty if one can.
-        needs: Packages without which no row runs.
-        whole: Whether a row is a whole program, whose run takes seconds.
+        needs: Packages without which a row does not run.
+        scripts: Folder beside the file with the programs that its rows name; empty if there is
+            none. A row then has the folder's path as `SCRIPTS`. Such programs take seconds each.
         part: Which part of the table a cell is of, by its row and column: parts are scored apart.
     """
 
@@ -77,8 +78,8 @@ class Table:
     ranks: Callable[[Row], int] = _one
     overrides: Callable[[Row], tuple[str, ...]] = _nothing
     only_pytorch: str = ""
-    needs: tuple[str, ...] = ()
-    whole: bool = False
+    needs: Callable[[Row], tuple[str, ...]] = _nothing
+    scripts: str = ""
     part: Callable[[Row, str], str] = _whole
 
 
@@ -107,7 +108,7 @@ class Line:
         told = (
             text
             for name, text in self.row.items()
-            if kinds[name] not in {MEASURED, BESIDE} and text
+            if name in kinds and kinds[name] not in {MEASURED, BESIDE} and text
         )
         return " ".join(told)
 
@@ -141,6 +142,12 @@ def known(options: Mapping[str, T], word: str, column: str = "op") -> T:
         )
     return options[word]
 
+
+SCRIPTS: Final = "/scripts"
+"""What a row has besides its columns if its table names programs: the path of their folder."""
+
+GPU: Final = "gpu"
+"""Column with the GPU that a row was measured on; the names of its machines begin so."""
 
 OWN: Final = "own"
 """Name of `kernbench.torch` in results."""

@@ -13,6 +13,7 @@ from kernbench.topology import load_topology
 from kernbench.validation.reading import read_folder
 from kernbench.validation.running import Result, run, torches
 from kernbench.validation.summary import Score, lost, missing, scores
+from kernbench.validation.table import GPU, Found, Line
 from kernbench.version import __version__
 
 
@@ -123,7 +124,7 @@ def validate(
     """
     machine = load_topology(topology).topology_obj.name
     read = read_folder(folder, names)
-    wanted = [line for line in read.lines if programs or names or not line.table.whole]
+    wanted = [line for line in read.lines if programs or names or not line.table.scripts]
     not_run = Counter(line.table.name for line in read.lines) - Counter(
         line.table.name for line in wanted
     )
@@ -134,5 +135,19 @@ def validate(
             lines.append(line)
         seen[line.table.name] += 1
     chosen = torches() if which is None else tuple(which)
-    results = run(lines, topology, jobs or os.cpu_count() or 1, chosen)
+    here = [line for line in lines if _is_of(line, machine)]
+    done = iter(run(here, topology, jobs or os.cpu_count() or 1, chosen))
+    results = [
+        next(done) if _is_of(line, machine) else _elsewhere(line, machine, chosen)
+        for line in lines
+    ]
     return Validation(machine, chosen, results, dict(not_run), read.unknown)
+
+
+def _is_of(line: Line, machine: str) -> bool:
+    return machine.casefold().startswith(line.row.get(GPU, "").casefold())
+
+
+def _elsewhere(line: Line, machine: str, which: Sequence[str]) -> Result:
+    found = Found(missing=f"measured on {line.row[GPU]}, and the machine is {machine}")
+    return Result(line, dict.fromkeys(which, found))
