@@ -487,6 +487,8 @@ class SipSpec:
             its retirement. Default: measured on an H200, the smallest copy.
         collective_launch: Launch time of a collective's kernel, which also meets its peers.
             Default: measured on 8 H200, NCCL's protocol LL.
+        collective_waits: A collective or message that is ready while a kernel takes all PEs, or
+            less than this before one begins, begins when the kernel ends. Default: at once.
         cubes: Layout of the cubes.
         cube: Each cube; all of a SIP are alike.
         pe: Each PE; all of a SIP are alike.
@@ -496,6 +498,7 @@ class SipSpec:
 
     launch: Latency = Ps(1_400_000)
     collective_launch: Latency = Ps(9_600_000)
+    collective_waits: Latency | None = None
     cubes: CubeGridSpec = _ONE_CUBE
     cube: CubeSpec
     pe: PeSpec
