@@ -101,6 +101,7 @@ USERS: Final = {
         "launch": "every kernel",
         "collective_launch": "collectives whose queues have no `launch` of their own",
         "collective_waits": "collectives and messages beside kernels",
+        "event": "events with `enable_timing`",
         "cubes": "",
         "cube": "",
         "pe": "",
