@@ -174,6 +174,32 @@ class Library:
                 ways.append(waves * tile_time + adding)
         return min(ways)
 
+    def tiles_ps(
+        self, machine_dtype: str, m: int, n: int, k: int, kernel: KernelSpec
+    ) -> tuple[int, int]:
+        """Returns the picoseconds of a product's tiles on all PEs together, and of one tile.
+
+        Tiles are those of `gemm.tile`, cut to half of their rows as long as that covers them all.
+
+        Args:
+            machine_dtype: Element type as the machine file names it, such as `bf16`.
+            m: Rows of the result.
+            n: Columns of the result.
+            k: Extent that is summed over.
+            kernel: The share of the engines' rate that it reaches, and the operations of one PE
+                beside each tile.
+        """
+        gemm = self._sip.pe.gemm
+        rows, columns = gemm.tile
+        if 2 * m <= rows:
+            rows //= 2
+        chosen = self.tiles.get(machine_dtype)
+        rate = gemm.rate[machine_dtype] if chosen is None else chosen.rate[machine_dtype]
+        beside = kernel.row * self.num_pes * PS_PER_S // self._math_per_s
+        tile = rate.duration_ps(2 * rows * columns * k) * 100 // kernel.share + beside
+        tiles = -(-m // rows) * -(-n // columns)
+        return tiles * tile // self.num_pes, tile
+
     def _attention(
         self,
         backend: str,

@@ -377,6 +377,10 @@ KERNELS: Final[dict[str, str | None]] = {
     "scan": None,
     "cat": "pointwise",
     "split": "pointwise",
+    "grouped": None,
+    "grouped_traffic": None,
+    "scatter_add": "indexed",
+    "index_add": "scatter_add",
     "foreach": "pointwise",
     "foreach_copy": "foreach",
 }

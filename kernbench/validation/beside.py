@@ -79,9 +79,7 @@ def _nothing() -> None:
 
 def _overlap2(torch: Any, row: Row) -> Times:
     compute = _repeated(_compute(torch, row["compute"]), int(row["compute_calls"]))
-    comm = _repeated(
-        collective(torch, row["comm"], int(row["bytes"])), int(row["comm_calls"])
-    )
+    comm = _repeated(collective(torch, row["comm"], int(row["bytes"])), int(row["comm_calls"]))
     compute()
     comm()
     beside = _spans(torch, compute, comm)

@@ -137,9 +137,7 @@ def known(options: Mapping[str, T], word: str, column: str = "op") -> T:
         UnsupportedError: If the word stands for nothing.
     """
     if word not in options:
-        raise UnsupportedError(
-            f"{column} {word!r} is not known", hint=did_you_mean(word, options)
-        )
+        raise UnsupportedError(f"{column} {word!r} is not known", hint=did_you_mean(word, options))
     return options[word]
 
 

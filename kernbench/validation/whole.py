@@ -25,7 +25,15 @@ from kernbench.validation.table import (
 _STEPS: Final = 2
 """Steps before and in a measurement: they are alike, and the programs take many."""
 
-_ARGUMENTS: Final = ("hidden", "seq", "reshard", "checkpoint", "batch", "accumulate", "microbatches")
+_ARGUMENTS: Final = (
+    "hidden",
+    "seq",
+    "reshard",
+    "checkpoint",
+    "batch",
+    "accumulate",
+    "microbatches",
+)
 _FILES: Final = {"gpt2_ddp": "train_gpt2_ddp.py", "pp_1f1b": "train_pp.py"}
 _FIXED: Final = {"gpt2_ddp": ("hidden", "seq")}
 """Columns that a program has no argument for."""
