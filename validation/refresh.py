@@ -87,7 +87,7 @@ def laws(result: Result) -> Iterator[str]:
         counts[cell["table"]] = counts.get(cell["table"], 0) + 1
     yield "| law | where its numbers stand | numbers | cells | tables |\n|---|---|---|---|---|\n"
     for name, key, beginnings, tables in LAWS:
-        cells = sum(counts[table] for table in tables.split())
+        cells = sum(counts.get(table, 0) for table in tables.split())
         told = ", ".join(f"`{table}`" for table in tables.split())
         where = f"`{'ccl.yaml: ' if key == 'queues' else ''}{key}`"
         yield f"| {name} | {where} | {parameters(key, beginnings)} | {cells} | {told} |\n"

@@ -42,9 +42,7 @@ def validate(
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Draws predicted against measured: .png, .svg or .pdf."
-        ),
+        typer.Option(metavar="FILE", help="Draws predicted against measured: .png, .svg or .pdf."),
     ] = None,
     jobs: Annotated[
         int, typer.Option(metavar="N", min=0, help="Most processes at a time; 0: one a core.")

@@ -8,6 +8,7 @@ from kernbench.validation import (
     beside,
     collectives,
     experts,
+    hosts,
     kernels,
     products,
     sequences,
@@ -27,6 +28,7 @@ TABLES: Final[Mapping[str, Table]] = {
         *beside.TABLES,
         sequences.CP_ATTENTION,
         experts.MOE,
+        *hosts.TABLES,
         *whole.TABLES,
     )
 }

@@ -62,9 +62,7 @@ def collective(torch: Any, op: str, nbytes: int) -> Call:
         "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole),
         "all_to_all": lambda: dist.all_to_all_single(other, whole),
         "broadcast": lambda: dist.broadcast(whole, 0),
-        "ring_exchange": batch(
-            torch, [(dist.isend, whole, after), (dist.irecv, other, before)]
-        ),
+        "ring_exchange": batch(torch, [(dist.isend, whole, after), (dist.irecv, other, before)]),
     }
     return known(calls, op)
 
@@ -127,7 +125,9 @@ def _messages(torch: Any, row: Row) -> Times | None:
     dist = torch.distributed
     rank, ranks, count = dist.get_rank(), dist.get_world_size(), int(row["bytes"]) // 2
     x = new(torch, count)
-    if known({"send 0->1 (mean over all ranks)": False, "incast 7->0": True}, row["pattern"], "pattern"):
+    if known(
+        {"send 0->1 (mean over all ranks)": False, "incast 7->0": True}, row["pattern"], "pattern"
+    ):
         arriving = [(dist.irecv, new(torch, count), peer) for peer in range(1, ranks)]
         return {"us": eager_us(torch, batch(torch, [(dist.isend, x, 0)] if rank else arriving))}
     if rank > 1:

@@ -102,9 +102,7 @@ def _embedding(torch: Any, row: Row) -> Mapping[str, float]:
         return {"us": alone_us(torch, lambda: torch.nn.functional.embedding(ids, table))}
     out = torch.nn.functional.embedding(ids, table)
     grad = torch.ones_like(out)
-    return {
-        "us": alone_us(torch, lambda: torch.autograd.grad(out, table, grad, retain_graph=True))
-    }
+    return {"us": alone_us(torch, lambda: torch.autograd.grad(out, table, grad, retain_graph=True))}
 
 
 _LAYERS, _HIDDEN, _FFN, _KEYS, _VOCABULARY = 16, 2048, 8192, 512, 128256

@@ -194,5 +194,5 @@ def _wrong(kind: Kind, value: str) -> tuple[str, str] | None:
                 return "F2", got
             finite = math.isfinite(number) and (kind is Kind.BESIDE or number > 0)
             return None if finite else ("F3", value)
-        case Kind.NOTE:
+        case Kind.NOTE | Kind.REMARK:
             return None

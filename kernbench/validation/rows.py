@@ -79,9 +79,7 @@ def run_row(table: Table, row: Row, which: str, topology: str) -> Found:
     return Found({name: round(fmean(each[name] for each in told), 6) for name in names})
 
 
-def _spawn(
-    worker: Any, which: str, ranks: int, topology: str, overrides: tuple[str, ...]
-) -> None:
+def _spawn(worker: Any, which: str, ranks: int, topology: str, overrides: tuple[str, ...]) -> None:
     if which == OWN:
         spec = RunSpec(topology=topology, overrides=overrides, data=False, watchdog_s=0)
         with RuntimeContext(spec, quiet=True) as ctx:

@@ -138,8 +138,7 @@ def validate(
     here = [line for line in lines if _is_of(line, machine)]
     done = iter(run(here, topology, jobs or os.cpu_count() or 1, chosen))
     results = [
-        next(done) if _is_of(line, machine) else _elsewhere(line, machine, chosen)
-        for line in lines
+        next(done) if _is_of(line, machine) else _elsewhere(line, machine, chosen) for line in lines
     ]
     return Validation(machine, chosen, results, dict(not_run), read.unknown)
 

@@ -15,6 +15,7 @@ from kernbench.validation.table import (
     GPU,
     MEASURED,
     NOTE,
+    REMARK,
     SCRIPTS,
     WORD,
     Row,
@@ -25,7 +26,15 @@ from kernbench.validation.table import (
 _STEPS: Final = 2
 """Steps before and in a measurement: they are alike, and the programs take many."""
 
-_ARGUMENTS: Final = ("hidden", "seq", "reshard", "checkpoint", "batch", "accumulate", "microbatches")
+_ARGUMENTS: Final = (
+    "hidden",
+    "seq",
+    "reshard",
+    "checkpoint",
+    "batch",
+    "accumulate",
+    "microbatches",
+)
 _FILES: Final = {"gpt2_ddp": "train_gpt2_ddp.py", "pp_1f1b": "train_pp.py"}
 _FIXED: Final = {"gpt2_ddp": ("hidden", "seq")}
 """Columns that a program has no argument for."""
@@ -121,7 +130,7 @@ TABLES: Final = (
             GPU: WORD,
             "command": WORD,
             "step_ms": MEASURED,
-            "runs_ms": NOTE,
+            "runs_ms": REMARK,
             "spread": BESIDE,
             "peak_mib": MEASURED,
         },
