@@ -6,7 +6,6 @@ from typing import Any, Final
 from kernbench.errors import UnsupportedError
 from kernbench.validation.collectives import collective
 from kernbench.validation.table import (
-    BESIDE,
     COUNT,
     MEASURED,
     WORD,

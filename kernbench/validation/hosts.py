@@ -92,7 +92,7 @@ def _gradients(torch: Any, what: str) -> Call:
     inner: dict[str, Callable[[Any], object]] = {
         "": _nothing,
         "10 views": lambda grad: [grad.view(-1) for _ in range(10)],
-        "all_reduce": lambda grad: dist.all_reduce(grad),
+        "all_reduce": dist.all_reduce,
         "add_": lambda grad: grad.add_(1),
     }
     count, kind = what.removeprefix("backward, ").split(" ", 1)
@@ -134,9 +134,9 @@ def _alone(torch: Any) -> dict[str, Call]:
     return {
         "x.add_(1)": lambda: x.add_(1),
         "torch.add(x, x)": lambda: torch.add(x, x),
-        "x.t()": lambda: square.t(),
+        "x.t()": square.t,
         "F.linear 64 no_grad": linear,
-        "event record timing": lambda: event.record(),
+        "event record timing": event.record,
         "event create": lambda: torch.cuda.Event(enable_timing=True),
         "stream wait_event": lambda: main.wait_event(event),
         "x.copy_(cpu pageable) 128 bytes": lambda: x.copy_(there),

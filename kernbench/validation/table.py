@@ -1,4 +1,4 @@
-"""What a table of measurements is: its columns, and the program that each of its rows stands for."""
+"""What a table of measurements is: its columns, and the programs that its rows stand for."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

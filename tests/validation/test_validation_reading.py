@@ -115,5 +115,5 @@ def test_files_that_are_no_tables_are_named(tmp_path: Path) -> None:
     assert read.unknown == {
         f"{tmp_path}/rowopps.csv": "no table is called so; did you mean `rowops`?"
     }
-    with pytest.raises(UsageError, match="--table gemm: .* has no gemm.csv"):
+    with pytest.raises(UsageError, match=r"--table gemm: .* has no gemm\.csv"):
         read_folder(tmp_path, ["gemm"])
