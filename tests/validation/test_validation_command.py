@@ -56,7 +56,7 @@ def test_what_is_printed_and_written(folder: Path, tmp_path: Path) -> None:
         "memory.csv:4: not simulated by own torch: op 'exchange' is not known",
         f"{folder}/gem.csv: not simulated: no table is called so; did you mean `gemm`?",
         "PyTorch is not installed: all of it is by kernbench.torch",
-        "1 row of 3 simulated by no torch, 1 file not known",
+        "1 row of 3 simulated by no torch, 1 file not run",
     ]
     told: dict[str, Any] = json.loads(file.read_text())
     assert told["machine"] == "sip8"
