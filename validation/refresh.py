@@ -87,7 +87,7 @@ def laws(result: Result) -> Iterator[str]:
         counts[cell["table"]] = counts.get(cell["table"], 0) + 1
     yield "| law | where its numbers stand | numbers | cells | tables |\n|---|---|---|---|---|\n"
     for name, key, beginnings, tables in LAWS:
-        cells = sum(counts[table] for table in tables.split())
+        cells = sum(counts.get(table, 0) for table in tables.split())
         told = ", ".join(f"`{table}`" for table in tables.split())
         where = f"`{'ccl.yaml: ' if key == 'queues' else ''}{key}`"
         yield f"| {name} | {where} | {parameters(key, beginnings)} | {cells} | {told} |\n"
@@ -136,13 +136,12 @@ TABLES: Final = {"errors": errors, "laws": laws, "programs": programs}
 def with_tables(text: str, result: Result) -> str:
     """Returns the document with its tables as a result has them."""
     for name, rows in TABLES.items():
-        pattern = rf"(<!-- {name} -->\n).*?(<!-- end -->)"
-        if not re.search(pattern, text, re.DOTALL):
+        begin, end = f"<!-- {name} -->\n", "<!-- end -->"
+        before, found, rest = text.partition(begin)
+        _, found_end, after = rest.partition(end)
+        if not found or not found_end:
             raise SystemExit(f"{DOCUMENT} has no table `{name}`")
-        content = "".join(rows(result))
-        text = re.sub(
-            pattern, lambda match: match[1] + content + match[2], text, count=1, flags=re.DOTALL
-        )
+        text = f"{before}{begin}{''.join(rows(result))}{end}{after}"
     return text
 
 

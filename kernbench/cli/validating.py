@@ -177,7 +177,7 @@ def _print_missing(done: "Validation", *, verbose: bool) -> None:
         print("PyTorch is not installed: all of it is by kernbench.torch")
     lost = len(done.lost())
     if lost or done.unknown:
-        files = f", {_counted(len(done.unknown), 'file')} not known" if done.unknown else ""
+        files = f", {_counted(len(done.unknown), 'file')} not run" if done.unknown else ""
         print(f"{_counted(lost, 'row')} of {len(done.results)} simulated by no torch{files}")
 
 

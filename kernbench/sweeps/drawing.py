@@ -173,7 +173,7 @@ def content_of(figure: Any, suffix: str) -> bytes:
     """Returns a figure of matplotlib as the content of a file, without date and version.
 
     Args:
-        figure: The figure.
+        figure: What matplotlib has drawn on.
         suffix: Its format, one of `FORMATS`.
     """
     content = io.BytesIO()

@@ -6,7 +6,6 @@ from typing import Any, Final
 from kernbench.errors import UnsupportedError
 from kernbench.validation.collectives import collective
 from kernbench.validation.table import (
-    BESIDE,
     COUNT,
     MEASURED,
     WORD,
@@ -133,10 +132,16 @@ def _tp_mlp(torch: Any, row: Row) -> Times:
     return {**found, "compute_us": timed(torch, compute)} if row["compute_us"] else found
 
 
-class _Stack:
-    """Layers as Llama has them, cut among the ranks: heads, and columns of the feed-forward."""
+class Stack:
+    """Layers as Llama has them, cut among the ranks: heads, and columns of the feed-forward.
 
-    def __init__(self, torch: Any, row: Row) -> None:
+    Args:
+        torch: Either torch.
+        row: Its sizes.
+        collectives: Whether ranks exchange anything; if not, each computes its part alone.
+    """
+
+    def __init__(self, torch: Any, row: Row, *, collectives: bool = True) -> None:
         self.torch, self.dist = torch, torch.distributed
         n = self.dist.get_world_size() if int(row["n"]) > 1 else 1
         hidden, heads, groups, ffn = (int(row[name]) for name in ("hidden", "heads", "kv", "ffn"))
@@ -173,8 +178,9 @@ class _Stack:
             def backward(ctx: Any, grad: Any) -> Any:
                 return grad
 
-        self.copied: Any = Copied.apply if n > 1 else _same
-        self.summed: Any = Summed.apply if n > 1 else _same
+        exchange = collectives and n > 1
+        self.copied: Any = Copied.apply if exchange else _same
+        self.summed: Any = Summed.apply if exchange else _same
 
     def reduced(self, x: Any) -> Any:
         """Returns the sum of all ranks' tensors."""
@@ -200,26 +206,29 @@ class _Stack:
             x = x + self.summed(functional.linear(h, down))
         return x
 
+    def inference(self) -> None:
+        """Runs forward, nothing kept for a gradient."""
+        with self.torch.no_grad():
+            self.forward()
+
+    def training(self) -> None:
+        """Runs forward and backward; each call makes the gradients anew."""
+        out = self.forward()
+        out.backward(self.torch.ones_like(out))
+        for leaf in (self.x, *(each for layer in self.layers for each in layer)):
+            leaf.grad = None
+
 
 def _same(x: Any) -> Any:
     return x
 
 
 def _model(torch: Any, row: Row) -> Times:
-    stack = _Stack(torch, row)
-    leaves = [stack.x, *(each for layer in stack.layers for each in layer)]
-
-    def forward() -> None:
-        with torch.no_grad():
-            stack.forward()
-
-    def both() -> None:
-        out = stack.forward()
-        out.backward(torch.ones_like(out))
-        for leaf in leaves:
-            leaf.grad = None
-
-    return {"fwd_us": eager_us(torch, forward, 3), "fwdbwd_us": eager_us(torch, both, 3)}
+    stack = Stack(torch, row)
+    return {
+        "fwd_us": eager_us(torch, stack.inference, 3),
+        "fwdbwd_us": eager_us(torch, stack.training, 3),
+    }
 
 
 def _n(row: Row) -> int:

@@ -8,6 +8,7 @@ from kernbench.validation import (
     beside,
     collectives,
     experts,
+    hosts,
     kernels,
     products,
     sequences,
@@ -27,7 +28,17 @@ TABLES: Final[Mapping[str, Table]] = {
         *beside.TABLES,
         sequences.CP_ATTENTION,
         experts.MOE,
+        *hosts.TABLES,
         *whole.TABLES,
     )
 }
 """The tables, in the order in which reports have them."""
+
+WITHOUT_PROGRAMS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("triton_add", "triton_softmax", "triton_gemm", "triton_flash"),
+        "no program here has kernels of Triton",
+    ),
+    "programs3_ops": "its rows say shapes, but not types, strides and other arguments",
+}
+"""Why tables that are known have no program, by name."""

@@ -87,9 +87,14 @@ def _moe(torch: Any, row: Row) -> Times:
     if what in {"nonzero", "item"}:
         rows = _ROWS.fullmatch(text)
         scores = new(torch, int(rows[1]) if rows else 1024, _EXPERTS, dtype="fp32")
-        if what == "item":
-            return {"us": eager_us(torch, lambda: scores[0, 0].item(), 1)}
-        return {"us": eager_us(torch, lambda: (scores > 1).nonzero(), 1)}
+
+        def call() -> None:
+            if what == "item":
+                scores[0, 0].item()
+            else:
+                (scores > 1).nonzero()
+
+        return {"us": eager_us(torch, call, 1)}
     raise UnsupportedError(f"what {what!r} with {text!r} is not known")
 
 

@@ -44,9 +44,9 @@ def _elements(torch: Any, op: str, dtype: str, count: int) -> Call:
         "dropout": lambda: functional.dropout(x, 0.1, True),
         "cat": lambda: torch.cat((x, y)),
         "cast": lambda: x.to(other),
-        "zero": lambda: z.zero_(),
-        "normal_": lambda: x.normal_(),
-        "uniform_": lambda: x.uniform_(),
+        "zero": z.zero_,
+        "normal_": x.normal_,
+        "uniform_": x.uniform_,
         # kernbench.torch has only the function, which draws as many numbers.
         "bernoulli_": getattr(x, "bernoulli_", lambda: torch.bernoulli(x)),
     }

@@ -12,7 +12,7 @@ from kernbench.config.near import did_you_mean
 from kernbench.config.problems import ConfigError, Problem, short
 from kernbench.config.yaml_file import read_text
 from kernbench.errors import UsageError
-from kernbench.validation.catalogue import TABLES
+from kernbench.validation.catalogue import TABLES, WITHOUT_PROGRAMS
 from kernbench.validation.table import MEASURED, SCRIPTS, Kind, Line, Table
 
 MOST_BYTES: Final = 16 << 20
@@ -28,7 +28,7 @@ class Folder:
 
     Attributes:
         lines: The rows of all tables that are known, in the order of `catalogue.TABLES`.
-        unknown: A sentence on each file that is no such table, by its path.
+        unknown: Why a file is not run, by its path: it is no such table, or has no program.
     """
 
     lines: Sequence[Line]
@@ -68,12 +68,16 @@ def read_folder(folder: Path, names: Sequence[str] = ()) -> Folder:
         for line in read_table(wanted[name], table)
     ]
     unknown = {
-        str(path): "no table is called so"
-        + (f"; {hint}" if (hint := did_you_mean(name, TABLES)) else "")
+        str(path): WITHOUT_PROGRAMS.get(name) or _unknown(name)
         for name, path in wanted.items()
         if name not in TABLES
     }
     return Folder(lines, unknown)
+
+
+def _unknown(name: str) -> str:
+    hint = did_you_mean(name, TABLES)
+    return f"no table is called so; {hint}" if hint else "no table is called so"
 
 
 def read_table(path: Path, table: Table) -> list[Line]:
@@ -194,5 +198,5 @@ def _wrong(kind: Kind, value: str) -> tuple[str, str] | None:
                 return "F2", got
             finite = math.isfinite(number) and (kind is Kind.BESIDE or number > 0)
             return None if finite else ("F3", value)
-        case Kind.NOTE:
+        case Kind.NOTE | Kind.REMARK:
             return None

@@ -60,7 +60,11 @@ def _p2p(torch: Any, parts: Parts, causal: bool) -> Any:
     def attend(source: int, k: Any, v: Any, state: Any) -> Any:
         del source
         block, sums = _flash(torch, parts[0], k, v)
-        return (block.float(), sums) if state is None else _merged(torch, *state, block, sums)
+        return (
+            (block.float(), sums)
+            if state is None
+            else _merged(torch, state[0], state[1], block, sums)
+        )
 
     return _ring(torch, parts, attend)
 
@@ -78,7 +82,7 @@ def _zigzag(torch: Any, parts: Parts, causal: bool) -> Any:
             return block.float(), sums
         if source < rank:
             block, sums = _flash(torch, q, k[:, :, :half], v[:, :, :half])
-            return _merged(torch, *state, block, sums)
+            return _merged(torch, state[0], state[1], block, sums)
         out, lse = state
         block, sums = _flash(torch, late, k, v)
         found = _merged(torch, out[:, :, half:], lse[:, :, half:], block, sums)

@@ -1,4 +1,4 @@
-"""What a table of measurements is: its columns, and the program that each of its rows stands for."""
+"""What a table of measurements is: its columns, and the programs that its rows stand for."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -30,12 +30,15 @@ class Kind(Enum):
     """Compared with what the program of the row measures."""
     BESIDE = "a number, or nothing"
     """Not compared: it follows from other columns, or no program measures it."""
-    NOTE = "a text, or nothing"
-    """Says what was measured where a word would not do; programs read it, or nobody."""
+    NOTE = "a word, or nothing"
+    """An argument that not every row has."""
+    REMARK = "a text"
+    """Nobody reads it."""
 
 
 WORD, COUNT, FLAG = Kind.WORD, Kind.COUNT, Kind.FLAG
-MEASURED, BESIDE, NOTE = Kind.MEASURED, Kind.BESIDE, Kind.NOTE
+MEASURED, BESIDE = Kind.MEASURED, Kind.BESIDE
+NOTE, REMARK = Kind.NOTE, Kind.REMARK
 
 
 def _one(row: Row) -> int:
@@ -108,7 +111,7 @@ class Line:
         told = (
             text
             for name, text in self.row.items()
-            if name in kinds and kinds[name] not in {MEASURED, BESIDE} and text
+            if name in kinds and kinds[name] not in {MEASURED, BESIDE, REMARK} and text
         )
         return " ".join(told)
 

@@ -34,7 +34,6 @@ def new(torch: Any, *shape: int, dtype: str = "bf16", grad: bool = False) -> Any
     """Returns a tensor on the rank's device.
 
     Args:
-        shape: Its shape.
         dtype: Name of its type in tables, or in `torch`.
         grad: Whether it is a leaf that gets a gradient.
     """

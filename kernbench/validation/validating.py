@@ -110,7 +110,7 @@ def validate(
     """Runs the tables of a folder.
 
     Args:
-        folder: The folder.
+        folder: Every `.csv` in it is a table.
         topology: A topology file, or the name of a shipped machine.
         names: Names of tables to run; empty for all.
         programs: Whether tables of whole programs are run though `names` does not name them.

@@ -115,5 +115,9 @@ def test_files_that_are_no_tables_are_named(tmp_path: Path) -> None:
     assert read.unknown == {
         f"{tmp_path}/rowopps.csv": "no table is called so; did you mean `rowops`?"
     }
-    with pytest.raises(UsageError, match="--table gemm: .* has no gemm.csv"):
+    (tmp_path / "triton_add.csv").write_text("n,block,us\n4096,1024,5\n")
+    assert read_folder(tmp_path).unknown[f"{tmp_path}/triton_add.csv"] == (
+        "no program here has kernels of Triton"
+    )
+    with pytest.raises(UsageError, match=r"--table gemm: .* has no gemm\.csv"):
         read_folder(tmp_path, ["gemm"])
