@@ -108,7 +108,7 @@ USERS: Final = {
         "kernels": "",
     },
     "system.sip.kernels.NAME": dict.fromkeys(
-        ("share", "element", "row", "beyond", "launches", "alone"), "operations of PyTorch"
+        ("share", "element", "row", "beyond", "launches", "alone", "few"), "operations of PyTorch"
     ),
     "system.sip.cubes": {
         "shape": "which PE works where, the bandwidth of all HBM",
