@@ -35,7 +35,8 @@ class Joining:
         rank: Rank inside the group.
         sources: Views of the blocks that the rank gives, in order.
         targets: Views of the blocks that the rank takes, in order.
-        start: When the rank's stream came to the collective, in picoseconds.
+        start: When the rank began: its stream had come to the collective, and no kernel was in its
+            way; in picoseconds.
         attempt: Number of ends found so far; only the event of the last end has an effect.
         done: Whether the rank's command is complete.
     """
@@ -64,9 +65,18 @@ class Joining:
 
     def begin(self, command: Command, start: int) -> None:
         """See `Action`."""
+        self.collective.engine.give_way(command, start, self.enter)
+
+    def enter(self, command: Command, start: int) -> None:
+        """Joins, as the device has room for it; see `GraphEngine.give_way`.
+
+        Args:
+            start: When the rank begins, in picoseconds.
+        """
+        engine = self.collective.engine
         # The local time of an aborted rank may be behind the loop.
-        now = command.host.loop.now
-        self.start = start if start > now else now
+        earliest = engine.loop.now - engine.notice(command.stream.sip)
+        self.start = start if start > earliest else earliest
         self.collective.arrive(self, command)
 
 
@@ -255,7 +265,8 @@ class Collective:
         if self._timed:
             begin = part.start
             if self._engine.timed:
-                begin += self._prepared.start_ups[rank]
+                # A start-up may be shorter than the device's notice.
+                begin = max(begin + self._prepared.start_ups[rank], self._engine.loop.now)
             for channel in self._channels:
                 channel.arrive(rank, begin)
         elif len(self._parts) == self.ranks:

@@ -12,19 +12,21 @@ from kernbench.des.core import (
     current_task,
     turn,
 )
-from kernbench.des.fifo import Fifo
+from kernbench.des.fifo import Beside, Fifo, Holds
 from kernbench.des.interrupts import InterruptedContextError, cut_short
 from kernbench.des.stacks import stacks
 from kernbench.des.threads import ThreadCarrier, ThreadPool, is_outermost, raise_in
 
 __all__ = [
     "POOL",
+    "Beside",
     "Call",
     "Carriers",
     "DeadlockError",
     "Event",
     "EventLoop",
     "Fifo",
+    "Holds",
     "InterruptedContextError",
     "Killed",
     "Owner",

@@ -169,7 +169,8 @@ class Event:
         """Records when all commands issued to a stream so far are done; the host does not wait."""
         process = current_process()
         line = process.current_stream(process.device_index) if stream is None else stream._line
-        work = Hold(process.engine, None, 0, None)
+        takes = process.engine.devices[line.sip].sip.event if self._timing else 0
+        work = Hold(process.engine, None, takes, None)
         self._command = act(process, "event", "event", line, work)
         self._seen = {**line.seen, line: self._command.number}
 

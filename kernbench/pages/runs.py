@@ -31,7 +31,7 @@ LONGEST_TEXT: Final = 60_000
 
 NOT_MODELLED: Final = (
     "Times are simulated, not measured. What is not modelled is listed in docs/limits.md of "
-    "kernbench, and how near the rest is to a real host in docs/accuracy.md."
+    "kernbench, and how near the rest is to a real host in docs/fidelity.md."
 )
 
 

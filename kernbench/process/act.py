@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from kernbench.des import Event, Fifo
+from kernbench.des import Beside, Event, Fifo
 from kernbench.errors import CallSite, KernbenchError, site_fact
 from kernbench.kernels.host_calls import Issue
 from kernbench.memory import HOST_SIP, UninitialisedReadError, View
@@ -224,6 +224,8 @@ class Alone:
         if resource.free > start:
             start = resource.free
         end = resource.free = start + duration
+        if resource.holds is not None and type(duration) is not Beside:
+            resource.holds.add(start, end)
         total = log.totals.get(self._key)
         if total is None:
             log.total(*self._key, duration)

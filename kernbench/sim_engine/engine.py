@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, get_args
 
-from kernbench.des import EventLoop, Fifo, Owner, order
+from kernbench.des import EventLoop, Fifo, Holds, Owner, order
 from kernbench.errors import KernbenchError, UsageError, site_fact
 from kernbench.hw.device import Device
 from kernbench.hw.library import libraries_of
@@ -23,17 +23,27 @@ class Devices(dict[int, Device]):
     """The devices of a machine by SIP, each made when it is first asked for.
 
     Args:
+        loop: The loop of commands that take time; None if they take none.
         note: Told of each change of HBM, see `NotedAllocator`; None if nobody asks.
     """
 
-    def __init__(self, topology: Topology, note: Callable[[int, int], None] | None = None) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        loop: EventLoop | None,
+        note: Callable[[int, int], None] | None = None,
+    ) -> None:
         super().__init__()
         self._topology = topology
+        self._loop = loop
         self._note = note
         self._libraries = libraries_of(topology)
 
     def __missing__(self, sip: int) -> Device:
         device = self[sip] = Device(sip, self._topology, self._libraries, self._note)
+        waits = device.sip.collective_waits
+        if waits is not None and self._loop is not None:
+            device.compute.holds = Holds(self._loop, waits)
         return device
 
 
@@ -110,7 +120,7 @@ class GraphEngine:
         self.op_log: Final = OpLog(record)
         self.executor: Final = DataExecutor(enabled=enable_data)
         note = self.op_log.add_memory if record == "full" else None
-        self.devices: Final = Devices(topology_obj, note)
+        self.devices: Final = Devices(topology_obj, self.loop if self.timed else None, note)
         self._calls: Final[dict[bool, HostCalls]] = {}
         self._ready: deque[tuple[Command, int]] = deque()
         self._beginning = False
@@ -208,6 +218,30 @@ class GraphEngine:
         finally:
             self._beginning = False
 
+    def give_way(self, command: Command, start: int, begin: Callable[[Command, int], None]) -> None:
+        """Lets a collective or message begin once no kernel holds all PEs of its device (ADR 0047).
+
+        A kernel that begins less than the device's notice after it comes first, too. So the loop is
+        at `start` and the notice when this is known, and `begin` gets a time that lies so far back.
+
+        Args:
+            start: When the command may begin, in picoseconds.
+            begin: Called with the command and when it begins, in picoseconds.
+        """
+        sip, loop = command.stream.sip, self.loop
+        holds = self.devices[sip].compute.holds if sip >= 0 else None
+        if holds is None:
+            begin(command, start)
+            return
+        start = max(start, loop.now)
+        owner = self.command_owner(command.host.rank)
+        loop.at(start + holds.notice, owner, _enter, command, start, holds, begin)
+
+    def notice(self, sip: int) -> int:
+        """Returns how far back a time may lie that `give_way` gives, in picoseconds."""
+        holds = self.devices[sip].compute.holds if sip >= 0 else None
+        return 0 if holds is None else holds.notice
+
     def fail(self, command: Command, error: BaseException) -> None:
         """Notes a fault of the device: later commands of the stream have no effect.
 
@@ -269,6 +303,12 @@ class GraphEngine:
         done.label, command.part = command.name, None
         command.action = OVER
         done.settle(end)
+
+
+def _enter(
+    command: Command, start: int, holds: Holds, begin: Callable[[Command, int], None]
+) -> None:
+    begin(command, holds.room(start))
 
 
 def tell_writer(error: UninitialisedReadError, reader: Command) -> None:

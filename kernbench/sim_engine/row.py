@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from kernbench.des import Event, Fifo
+from kernbench.des import Beside, Event, Fifo
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.op_log import Record
@@ -47,8 +47,11 @@ class Row:
                 self._complete(command, place, end)
             return
         total = engine.op_log.totals.get((command.host.rank, command.category))
+        holds = resource.holds
         for done, name, issued, duration in self.more:  # as `_complete`, without calls
             end = resource.free = (end if end > issued else issued) + duration
+            if holds is not None and type(duration) is not Beside:
+                holds.add(end - duration, end)
             if total is not None:
                 total.count += 1
                 total.busy_ps += duration

@@ -377,6 +377,10 @@ KERNELS: Final[dict[str, str | None]] = {
     "scan": None,
     "cat": "pointwise",
     "split": "pointwise",
+    "grouped": None,
+    "grouped_traffic": None,
+    "scatter_add": "indexed",
+    "index_add": "scatter_add",
     "foreach": "pointwise",
     "foreach_copy": "foreach",
 }
@@ -403,6 +407,8 @@ class KernelSpec:
             counted in.
         alone: Operations of one PE for each element of what one block reads alone, such as a
             channel of a batch norm: few blocks leave PEs idle.
+        few: Rows for which a kernel that gives a block to each row takes twice as long for its
+            bytes as for very many; of `r` rows, they take `1 + few / r` times as long.
     """
 
     share: Percent = 100
@@ -411,6 +417,7 @@ class KernelSpec:
     beyond: Annotated[int, Range(0, 1 << 40)] = 0
     launches: Annotated[int, Range(0, 1 << 16)] = 1
     alone: Annotated[int, Range(0, 1 << 20)] = 0
+    few: Annotated[int, Range(0, 1 << 20)] = 0
 
 
 _TCM: Final = TcmSpec()
@@ -487,6 +494,9 @@ class SipSpec:
             its retirement. Default: measured on an H200, the smallest copy.
         collective_launch: Launch time of a collective's kernel, which also meets its peers.
             Default: measured on 8 H200, NCCL's protocol LL.
+        collective_waits: A collective or message that is ready while a kernel takes all PEs, or
+            less than this before one begins, begins when the kernel ends. Default: at once.
+        event: Time that a stream takes to record an event with a time. Default: none.
         cubes: Layout of the cubes.
         cube: Each cube; all of a SIP are alike.
         pe: Each PE; all of a SIP are alike.
@@ -496,6 +506,8 @@ class SipSpec:
 
     launch: Latency = Ps(1_400_000)
     collective_launch: Latency = Ps(9_600_000)
+    collective_waits: Latency | None = None
+    event: Latency = Ps(0)
     cubes: CubeGridSpec = _ONE_CUBE
     cube: CubeSpec
     pe: PeSpec

@@ -100,13 +100,15 @@ USERS: Final = {
     "system.sip": {
         "launch": "every kernel",
         "collective_launch": "collectives whose queues have no `launch` of their own",
+        "collective_waits": "collectives and messages beside kernels",
+        "event": "events with `enable_timing`",
         "cubes": "",
         "cube": "",
         "pe": "",
         "kernels": "",
     },
     "system.sip.kernels.NAME": dict.fromkeys(
-        ("share", "element", "row", "beyond", "launches", "alone"), "operations of PyTorch"
+        ("share", "element", "row", "beyond", "launches", "alone", "few"), "operations of PyTorch"
     ),
     "system.sip.cubes": {
         "shape": "which PE works where, the bandwidth of all HBM",
