@@ -12,7 +12,9 @@ from kernbench.ccl.layout import Layout
 from kernbench.ccl.model import CollectiveModel
 from kernbench.ccl.operations import Reduction
 from kernbench.ccl.prepared import Prepared
+from kernbench.des import Guest
 from kernbench.errors import UnsupportedError
+from kernbench.hw.device import Device
 from kernbench.hw.pe import PeCosts
 from kernbench.memory import View
 from kernbench.sim_engine.command import Command
@@ -37,21 +39,32 @@ class Joining:
         targets: Views of the blocks that the rank takes, in order.
         start: When the rank began: its stream had come to the collective, and no kernel was in its
             way; in picoseconds.
+        slows: See `Guest`.
+        slowed: See `Guest`.
+        late: By how much kernels have put its end off, in picoseconds.
+        end: When it ends, as far as that is known, in picoseconds; None if it is not.
         attempt: Number of ends found so far; only the event of the last end has an effect.
         done: Whether the rank's command is complete.
     """
 
     __slots__ = (
+        "_guests",
         "attempt",
         "collective",
         "done",
+        "end",
+        "late",
         "rank",
+        "slowed",
+        "slows",
         "sources",
         "start",
         "targets",
     )
 
     start: int
+    slows: int
+    slowed: int
 
     def __init__(
         self, collective: "Collective", rank: int, sources: Sequence[View], targets: Sequence[View]
@@ -62,6 +75,9 @@ class Joining:
         self.targets = targets
         self.attempt = 0
         self.done = False
+        self.late = 0
+        self.end: int | None = None
+        self._guests: dict[Guest, None] | None = None
 
     def begin(self, command: Command, start: int) -> None:
         """See `Action`."""
@@ -77,7 +93,38 @@ class Joining:
         # The local time of an aborted rank may be behind the loop.
         earliest = engine.loop.now - engine.notice(command.stream.sip)
         self.start = start if start > earliest else earliest
+        if command.stream.sip >= 0:
+            self._go_beside(engine.devices[command.stream.sip])
         self.collective.arrive(self, command)
+
+    def _go_beside(self, device: Device) -> None:
+        """Becomes a guest of the device, if kernels and collectives slow each other there."""
+        overlap, holds = device.sip.overlap, device.compute.holds
+        if overlap is not None and holds is not None:
+            self.slows = overlap.message if self.collective.is_message else overlap.kernel
+            self.slowed = overlap.collective
+            if self.slows or self.slowed:
+                self._guests = holds.guests
+                self._guests[self] = None
+
+    def leave(self) -> None:
+        """Is a guest of the device no more: it is over, or will never be."""
+        if self._guests is not None:
+            self._guests.pop(self, None)
+
+    def ends(self) -> int | None:
+        """See `Guest`; expected as if all ranks began at once, and nobody else were on the links.
+
+        So it is known when the rank begins, and the same however the collective is timed.
+        """
+        alone = self.collective.prepared.alone
+        return None if alone is None else self.start + alone[self.rank] + self.late
+
+    def put_off(self, by: int) -> None:
+        """See `Guest`."""
+        self.late += by
+        if self.end is not None:
+            self.collective.put_off(self, self.end + by)
 
 
 class Collective:
@@ -94,6 +141,7 @@ class Collective:
         chosen: The algorithm and its queues.
         ranks: Number of ranks that take part.
         delivery: The bytes of the collective.
+        prepared: Everything known of it before its ranks arrive.
     """
 
     def __init__(
@@ -107,7 +155,7 @@ class Collective:
         self.chosen: Final = shape.chosen
         self.ranks: Final = len(shape.sips)
         self._engine = model.engine
-        self._prepared = prepared
+        self.prepared: Final = prepared
         self._reduction = reduction
         self._commands: dict[int, Command] = {}
         self._parts: dict[int, Joining] = {}
@@ -158,12 +206,12 @@ class Collective:
     @property
     def pes(self) -> Sequence[PeCosts]:
         """The PE of each rank."""
-        return self._prepared.channels[0].costs.pes
+        return self.prepared.channels[0].costs.pes
 
     @property
     def messages(self) -> int:
         """Estimated number of messages; callers decide by it whether a repetition is affordable."""
-        setting = self._prepared.channels[0].setting
+        setting = self.prepared.channels[0].setting
         return self.ranks * max(self.ranks, setting.messages) * setting.channels
 
     def again(self, engine: GraphEngine, n_slots: int) -> "Collective":
@@ -174,7 +222,7 @@ class Collective:
             n_slots: Slots of each queue.
         """
         chosen = replace(self.chosen, queue=replace(self.chosen.queue, n_slots=n_slots))
-        shape = replace(self._prepared.shape, chosen=chosen)
+        shape = replace(self.prepared.shape, chosen=chosen)
         model = CollectiveModel(engine)
         return Collective(model, model.prepare(shape), self._reduction)
 
@@ -197,7 +245,7 @@ class Collective:
         Returns:
             The ranks; None for all ranks, which holds for every operation without a root.
         """
-        shape, operation = self._prepared.shape, self._prepared.operation
+        shape, operation = self.prepared.shape, self.prepared.operation
         if not operation.rooted:
             return None
         taken = operation.taken(place, self.ranks, shape.root)
@@ -239,12 +287,12 @@ class Collective:
             UnsupportedError: If the algorithm has no plan, so that only a run in simulated time
                 finds what it computes.
         """
-        if not self._prepared.planned:
+        if not self.prepared.planned:
             raise UnsupportedError(
                 f"{self.chosen.name} computes its values in simulated time only",
                 hint="choose an algorithm with a plan for programs of PyTorch: kernbench list ccl",
             )
-        delivery = Delivery(self._prepared, self._reduction, parts, enabled=True, live=False)
+        delivery = Delivery(self.prepared, self._reduction, parts, enabled=True, live=False)
         for part in parts.values():
             delivery.deliver(part)
 
@@ -266,7 +314,7 @@ class Collective:
             begin = part.start
             if self._engine.timed:
                 # A start-up may be shorter than the device's notice.
-                begin = max(begin + self._prepared.start_ups[rank], self._engine.loop.now)
+                begin = max(begin + self.prepared.start_ups[rank], self._engine.loop.now)
             for channel in self._channels:
                 channel.arrive(rank, begin)
         elif len(self._parts) == self.ranks:
@@ -292,6 +340,7 @@ class Collective:
         if part.done:
             return
         part.attempt += 1
+        part.end = None
         if len(self._channels) > 1:
             ends = self._ends.setdefault(rank, {})
             if end is None:
@@ -302,7 +351,7 @@ class Collective:
                 return
             end = max(ends.values())
         if end is not None:
-            self._end(part, end)
+            self._end(part, end + part.late)
 
     def all_timed(self, channel: int, first: int, ends: Sequence[int]) -> None:
         """See `Ranks`.
@@ -319,7 +368,7 @@ class Collective:
         now, finish = loop.now, self._finish
         for rank, part in self._parts.items():
             attempt = part.attempt = part.attempt + 1
-            end = first + ends[rank]
+            end = part.end = first + ends[rank] + part.late
             owner = owners[commands[rank].host.rank, 0]
             loop.at(end if end > now else now, owner, finish, part, end, attempt)
 
@@ -329,8 +378,19 @@ class Collective:
 
     # Completion
 
+    @property
+    def is_message(self) -> bool:
+        """Whether it is a message from rank to rank."""
+        return self.prepared.shape.operation == "send_recv"
+
+    def put_off(self, part: Joining, end: int) -> None:
+        """Lets a rank whose end was known complete at `end`, in picoseconds, instead."""
+        part.attempt += 1
+        self._end(part, end)
+
     def _end(self, part: Joining, end: int) -> None:
         """Lets a rank complete at `end`, unless a later end replaces this one."""
+        part.end = end
         loop = self._engine.loop
         time = end if end > loop.now else loop.now
         owner = self._engine.command_owner(self._commands[part.rank].host.rank)
@@ -351,6 +411,7 @@ class Collective:
                     self._log_spans(channel)
                 channel.free()
         command = self._commands[part.rank]
+        part.leave()
         self._engine.complete(command, part.start, end, partial(self.delivery.deliver, part))
         if not self._left:
             self._let_go()
@@ -359,6 +420,8 @@ class Collective:
         """Lets go of ranks and channels, which will not complete."""
         for channel in self._channels:
             channel.drop()
+        for part in self._parts.values():
+            part.leave()
         self._let_go()
 
     def _let_go(self) -> None:
@@ -368,7 +431,7 @@ class Collective:
         self._channels.clear()
 
     def _log_spans(self, channel: Channel) -> None:
-        log, itemsize = self._engine.op_log, self._prepared.shape.dtype.itemsize
+        log, itemsize = self._engine.op_log, self.prepared.shape.dtype.itemsize
         spans, shift = channel.spans()
         for span in spans:
             sender = self._commands[span.sender]

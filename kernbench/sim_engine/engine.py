@@ -41,9 +41,9 @@ class Devices(dict[int, Device]):
 
     def __missing__(self, sip: int) -> Device:
         device = self[sip] = Device(sip, self._topology, self._libraries, self._note)
-        waits = device.sip.collective_waits
-        if waits is not None and self._loop is not None:
-            device.compute.holds = Holds(self._loop, waits)
+        overlap = device.sip.overlap
+        if overlap is not None and self._loop is not None:
+            device.compute.holds = Holds(self._loop, overlap.notice)
         return device
 
 
@@ -398,7 +398,7 @@ class Hold:
         resource, duration, engine = self.resource, self.duration, self._engine
         if resource is None:
             end = start + duration
-        elif resource.shared:
+        elif resource.timely:
             owner, now = engine.command_owner(command.host.rank), engine.loop.now
             if start < now:
                 start = now  # an aborted rank, which goes on at the time of its last wait
@@ -409,7 +409,7 @@ class Hold:
         engine.complete(command, end - duration, end + self.latency, self._effect)
 
     def _hold(self, command: Command, start: int, resource: Fifo) -> None:
-        """Holds a resource that other streams want, too: now is its turn."""
+        """Holds a resource in the order of time: now is its turn."""
+        begin = max(start, resource.free)
         end = resource.reserve(start, self.duration)
-        begin = end - self.duration
         self._engine.complete(command, begin, end + self.latency, self._effect)

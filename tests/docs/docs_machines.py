@@ -100,7 +100,7 @@ USERS: Final = {
     "system.sip": {
         "launch": "every kernel",
         "collective_launch": "collectives whose queues have no `launch` of their own",
-        "collective_waits": "collectives and messages beside kernels",
+        "overlap": "collectives and messages beside kernels",
         "cubes": "",
         "cube": "",
         "pe": "",
