@@ -116,7 +116,8 @@ def spans(cell: Cell, *, compute: bool, comm: bool) -> tuple[float, float]:
         found.append((1000 * start.elapsed_time(end), 1000 * start.elapsed_time(end_comm)))
 
     Kernbench().spawn(worker, nprocs=cell.ranks, topology="h200x8", data=False)
-    return tuple(sum(part) / len(found) for part in zip(*found, strict=True))  # type: ignore[return-value]
+    compute_us, comm_us = (sum(part) / len(found) for part in zip(*found, strict=True))
+    return compute_us, comm_us
 
 
 def read(path: Path) -> list[Cell]:

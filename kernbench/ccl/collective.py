@@ -8,13 +8,12 @@ from typing import Final
 from kernbench.ccl.channel import Channel, ChannelPlan
 from kernbench.ccl.delivery import Delivery, Taker
 from kernbench.ccl.jams import Jam, least_slots
+from kernbench.ccl.joining import Joining
 from kernbench.ccl.layout import Layout
 from kernbench.ccl.model import CollectiveModel
 from kernbench.ccl.operations import Reduction
 from kernbench.ccl.prepared import Prepared
-from kernbench.des import Guest
 from kernbench.errors import UnsupportedError
-from kernbench.hw.device import Device
 from kernbench.hw.pe import PeCosts
 from kernbench.memory import View
 from kernbench.sim_engine.command import Command
@@ -22,109 +21,6 @@ from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.op_log import Record
 from kernbench.sim_engine.shadow import compare
 from kernbench.tl.tile import Pointer
-
-
-class Joining:
-    """The work of one rank in a collective.
-
-    Args:
-        rank: Rank inside the group.
-        sources: Views of the blocks that the rank gives, in order.
-        targets: Views of the blocks that the rank takes, in order.
-
-    Attributes:
-        collective: The collective.
-        rank: Rank inside the group.
-        sources: Views of the blocks that the rank gives, in order.
-        targets: Views of the blocks that the rank takes, in order.
-        start: When the rank began: its stream had come to the collective, and no kernel was in its
-            way; in picoseconds.
-        slows: See `Guest`.
-        slowed: See `Guest`.
-        late: By how much kernels have put its end off, in picoseconds.
-        end: When it ends, as far as that is known, in picoseconds; None if it is not.
-        attempt: Number of ends found so far; only the event of the last end has an effect.
-        done: Whether the rank's command is complete.
-    """
-
-    __slots__ = (
-        "_guests",
-        "attempt",
-        "collective",
-        "done",
-        "end",
-        "late",
-        "rank",
-        "slowed",
-        "slows",
-        "sources",
-        "start",
-        "targets",
-    )
-
-    start: int
-    slows: int
-    slowed: int
-
-    def __init__(
-        self, collective: "Collective", rank: int, sources: Sequence[View], targets: Sequence[View]
-    ) -> None:
-        self.collective = collective
-        self.rank = rank
-        self.sources = sources
-        self.targets = targets
-        self.attempt = 0
-        self.done = False
-        self.late = 0
-        self.end: int | None = None
-        self._guests: dict[Guest, None] | None = None
-
-    def begin(self, command: Command, start: int) -> None:
-        """See `Action`."""
-        self.collective.engine.give_way(command, start, self.enter)
-
-    def enter(self, command: Command, start: int) -> None:
-        """Joins, as the device has room for it; see `GraphEngine.give_way`.
-
-        Args:
-            start: When the rank begins, in picoseconds.
-        """
-        engine = self.collective.engine
-        # The local time of an aborted rank may be behind the loop.
-        earliest = engine.loop.now - engine.notice(command.stream.sip)
-        self.start = start if start > earliest else earliest
-        if command.stream.sip >= 0:
-            self._go_beside(engine.devices[command.stream.sip])
-        self.collective.arrive(self, command)
-
-    def _go_beside(self, device: Device) -> None:
-        """Becomes a guest of the device, if kernels and collectives slow each other there."""
-        overlap, holds = device.sip.overlap, device.compute.holds
-        if overlap is not None and holds is not None:
-            self.slows = overlap.message if self.collective.is_message else overlap.kernel
-            self.slowed = overlap.collective
-            if self.slows or self.slowed:
-                self._guests = holds.guests
-                self._guests[self] = None
-
-    def leave(self) -> None:
-        """Is a guest of the device no more: it is over, or will never be."""
-        if self._guests is not None:
-            self._guests.pop(self, None)
-
-    def ends(self) -> int | None:
-        """See `Guest`; expected as if all ranks began at once, and nobody else were on the links.
-
-        So it is known when the rank begins, and the same however the collective is timed.
-        """
-        alone = self.collective.prepared.alone
-        return None if alone is None else self.start + alone[self.rank] + self.late
-
-    def put_off(self, by: int) -> None:
-        """See `Guest`."""
-        self.late += by
-        if self.end is not None:
-            self.collective.put_off(self, self.end + by)
 
 
 class Collective:

@@ -84,8 +84,8 @@ def begins(
         stream = Stream("c", rank)
         if rank == 0 and after is not None:
             stream.waits.append(done[after])
-        work = group.join(rank, [view], [view])
-        engine.submit(Command("c", "collective", hosts[rank], stream, work))
+        part = group.join(rank, [view], [view])
+        engine.submit(Command("c", "collective", hosts[rank], stream, part))
     engine.loop.run()
     found = sorted((r for r in engine.op_log.records if r.name == "c"), key=lambda r: r.rank)
     ends = [r.end / US for r in engine.op_log.records if r.name == "k"]

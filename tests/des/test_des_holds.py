@@ -76,15 +76,10 @@ def test_a_guest_loses_to_one_request_after_another() -> None:
 def test_holds_that_are_over_are_forgotten_and_others_are_not() -> None:
     loop = EventLoop()
     holds = Holds(loop, 5)
-    loop.at(5000, loop.owner(0), int)
+    loop.at(5000, loop.owner(0), lambda: None)
     loop.run()
     for begin in range(0, 30_000, 10):
         holds.add(begin, begin + 10)
     # The loop is at 5000, so nobody asks for a time before 4995.
     assert len(holds._ends) <= 2 * 1024 + 1024
-    assert [holds.room(time) for time in (4995, 4996, 29_000, 40_000)] == [
-        5000,
-        5010,
-        29_010,
-        40_000,
-    ]
+    assert [holds.room(time) for time in (4995, 4996, 29_000)] == [5000, 5010, 29_010]
