@@ -307,7 +307,8 @@ class Collective:
                     self._log_spans(channel)
                 channel.free()
         command = self._commands[part.rank]
-        part.leave()
+        if part.guests is not None:
+            part.leave()
         self._engine.complete(command, part.start, end, partial(self.delivery.deliver, part))
         if not self._left:
             self._let_go()

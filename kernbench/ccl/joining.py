@@ -57,16 +57,17 @@ class Joining:
         slowed: See `Guest`.
         late: By how much kernels have put its end off, in picoseconds.
         end: When it ends, as far as that is known, in picoseconds; None if it is not.
+        guests: Those of the device, if it is one of them; else None.
         attempt: Number of ends found so far; only the event of the last end has an effect.
         done: Whether the rank's command is complete.
     """
 
     __slots__ = (
-        "_guests",
         "attempt",
         "collective",
         "done",
         "end",
+        "guests",
         "late",
         "rank",
         "slowed",
@@ -91,11 +92,18 @@ class Joining:
         self.done = False
         self.late = 0
         self.end: int | None = None
-        self._guests: dict[Guest, None] | None = None
+        self.guests: dict[Guest, None] | None = None
 
     def begin(self, command: Command, start: int) -> None:
         """See `Action`."""
-        self.collective.engine.give_way(command, start, self.enter)
+        engine = self.collective.engine
+        if engine.overlaps:
+            engine.give_way(command, start, self.enter)
+            return
+        # The local time of an aborted rank may be behind the loop.
+        now = engine.loop.now
+        self.start = start if start > now else now
+        self.collective.arrive(self, command)
 
     def enter(self, command: Command, start: int) -> None:
         """Joins, as the device has room for it; see `GraphEngine.give_way`.
@@ -104,10 +112,9 @@ class Joining:
             start: When the rank begins, in picoseconds.
         """
         engine = self.collective.engine
-        # The local time of an aborted rank may be behind the loop.
         earliest = engine.loop.now - engine.notice(command.stream.sip)
         self.start = start if start > earliest else earliest
-        if command.stream.sip >= 0:
+        if engine.overlaps and command.stream.sip >= 0:
             self._go_beside(engine.devices[command.stream.sip])
         self.collective.arrive(self, command)
 
@@ -118,13 +125,14 @@ class Joining:
             self.slows = overlap.message if self.collective.is_message else overlap.kernel
             self.slowed = overlap.collective
             if self.slows or self.slowed:
-                self._guests = holds.guests
-                self._guests[self] = None
+                self.guests = holds.guests
+                self.guests[self] = None
 
     def leave(self) -> None:
         """Is a guest of the device no more: it is over, or will never be."""
-        if self._guests is not None:
-            self._guests.pop(self, None)
+        if self.guests is not None:
+            del self.guests[self]
+            self.guests = None
 
     def ends(self) -> int | None:
         """See `Guest`; expected as if all ranks began at once, and nobody else were on the links.

@@ -67,9 +67,12 @@ class Holds:
         self._begins.append(begin)
         self._ends.append(end)
         if len(self._ends) > self._most:
-            over = bisect_right(self._ends, self._loop.now - self.notice)
-            del self._begins[:over], self._ends[:over]
-            self._most = max(_MANY, 2 * len(self._ends))  # so that the work stays linear
+            self._forget()
+
+    def _forget(self) -> None:
+        over = bisect_right(self._ends, self._loop.now - self.notice)
+        del self._begins[:over], self._ends[:over]
+        self._most = max(_MANY, 2 * len(self._ends))  # so that the work stays linear
 
     def room(self, time: int) -> int:
         """Returns when somebody may begin who comes at a time: then, or as a hold ends.
@@ -97,7 +100,11 @@ class Holds:
             return duration
         if self.guests:
             duration = self._slowed(begin, duration)
-        self.add(begin, begin + duration)
+        ends = self._ends  # as `add`, without a call: every kernel comes here
+        ends.append(begin + duration)
+        self._begins.append(begin)
+        if len(ends) > self._most:
+            self._forget()
         return duration
 
     def _slowed(self, begin: int, duration: int) -> int:

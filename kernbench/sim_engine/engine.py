@@ -87,6 +87,7 @@ class GraphEngine:
         command_owners: What `command_owner` returns, by its arguments.
         network: Links between SIPs and cubes.
         devices: State of each SIP.
+        overlaps: Whether kernels delay collectives and messages, on some SIP at least.
         op_log: Log of everything that has happened.
         executor: Applies data effects.
     """
@@ -120,6 +121,8 @@ class GraphEngine:
         self.op_log: Final = OpLog(record)
         self.executor: Final = DataExecutor(enabled=enable_data)
         note = self.op_log.add_memory if record == "full" else None
+        kinds = topology_obj.machine.system.kinds
+        self.overlaps: Final = self.timed and any(sip.overlap is not None for sip in kinds)
         self.devices: Final = Devices(topology_obj, self.loop if self.timed else None, note)
         self._calls: Final[dict[bool, HostCalls]] = {}
         self._ready: deque[tuple[Command, int]] = deque()
@@ -229,7 +232,7 @@ class GraphEngine:
             begin: Called with the command and when it begins, in picoseconds.
         """
         sip, loop = command.stream.sip, self.loop
-        holds = self.devices[sip].compute.holds if sip >= 0 else None
+        holds = self.devices[sip].compute.holds if self.overlaps and sip >= 0 else None
         if holds is None:
             begin(command, start)
             return
@@ -239,7 +242,7 @@ class GraphEngine:
 
     def notice(self, sip: int) -> int:
         """Returns how far back a time may lie that `give_way` gives, in picoseconds."""
-        holds = self.devices[sip].compute.holds if sip >= 0 else None
+        holds = self.devices[sip].compute.holds if self.overlaps and sip >= 0 else None
         return 0 if holds is None else holds.notice
 
     def fail(self, command: Command, error: BaseException) -> None:
