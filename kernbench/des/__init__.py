@@ -12,7 +12,8 @@ from kernbench.des.core import (
     current_task,
     turn,
 )
-from kernbench.des.fifo import Beside, Fifo, Holds
+from kernbench.des.fifo import Fifo
+from kernbench.des.holds import Beside, Guest, Holds
 from kernbench.des.interrupts import InterruptedContextError, cut_short
 from kernbench.des.stacks import stacks
 from kernbench.des.threads import ThreadCarrier, ThreadPool, is_outermost, raise_in
@@ -26,6 +27,7 @@ __all__ = [
     "Event",
     "EventLoop",
     "Fifo",
+    "Guest",
     "Holds",
     "InterruptedContextError",
     "Killed",

@@ -218,7 +218,7 @@ class Alone:
                 return
             if time > start:
                 start = time
-        if stream.waits or resource.shared or not engine.timed:
+        if stream.waits or resource.timely or not engine.timed:
             self._submit(name, stream, duration)
             return
         if resource.free > start:
@@ -249,7 +249,7 @@ class Alone:
             isinstance(first, Command)
             and isinstance(row, Row)
             and row.resource is self._resource
-            and not (stream.waits or row.resource.shared)
+            and not (stream.waits or row.resource.timely)
             and first.category == self._category
             and first.ranges is self._process.ranges
         ):

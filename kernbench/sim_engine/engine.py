@@ -41,9 +41,9 @@ class Devices(dict[int, Device]):
 
     def __missing__(self, sip: int) -> Device:
         device = self[sip] = Device(sip, self._topology, self._libraries, self._note)
-        waits = device.sip.collective_waits
-        if waits is not None and self._loop is not None:
-            device.compute.holds = Holds(self._loop, waits)
+        overlap = device.sip.overlap
+        if overlap is not None and self._loop is not None:
+            device.compute.holds = Holds(self._loop, overlap.notice)
         return device
 
 
@@ -87,6 +87,7 @@ class GraphEngine:
         command_owners: What `command_owner` returns, by its arguments.
         network: Links between SIPs and cubes.
         devices: State of each SIP.
+        overlaps: Whether kernels delay collectives and messages, on some SIP at least.
         op_log: Log of everything that has happened.
         executor: Applies data effects.
     """
@@ -120,6 +121,8 @@ class GraphEngine:
         self.op_log: Final = OpLog(record)
         self.executor: Final = DataExecutor(enabled=enable_data)
         note = self.op_log.add_memory if record == "full" else None
+        kinds = topology_obj.machine.system.kinds
+        self.overlaps: Final = self.timed and any(sip.overlap is not None for sip in kinds)
         self.devices: Final = Devices(topology_obj, self.loop if self.timed else None, note)
         self._calls: Final[dict[bool, HostCalls]] = {}
         self._ready: deque[tuple[Command, int]] = deque()
@@ -229,7 +232,7 @@ class GraphEngine:
             begin: Called with the command and when it begins, in picoseconds.
         """
         sip, loop = command.stream.sip, self.loop
-        holds = self.devices[sip].compute.holds if sip >= 0 else None
+        holds = self.devices[sip].compute.holds if self.overlaps and sip >= 0 else None
         if holds is None:
             begin(command, start)
             return
@@ -239,7 +242,7 @@ class GraphEngine:
 
     def notice(self, sip: int) -> int:
         """Returns how far back a time may lie that `give_way` gives, in picoseconds."""
-        holds = self.devices[sip].compute.holds if sip >= 0 else None
+        holds = self.devices[sip].compute.holds if self.overlaps and sip >= 0 else None
         return 0 if holds is None else holds.notice
 
     def fail(self, command: Command, error: BaseException) -> None:
@@ -398,7 +401,7 @@ class Hold:
         resource, duration, engine = self.resource, self.duration, self._engine
         if resource is None:
             end = start + duration
-        elif resource.shared:
+        elif resource.timely:
             owner, now = engine.command_owner(command.host.rank), engine.loop.now
             if start < now:
                 start = now  # an aborted rank, which goes on at the time of its last wait
@@ -409,7 +412,7 @@ class Hold:
         engine.complete(command, end - duration, end + self.latency, self._effect)
 
     def _hold(self, command: Command, start: int, resource: Fifo) -> None:
-        """Holds a resource that other streams want, too: now is its turn."""
+        """Holds a resource in the order of time: now is its turn."""
+        begin = max(start, resource.free)
         end = resource.reserve(start, self.duration)
-        begin = end - self.duration
         self._engine.complete(command, begin, end + self.latency, self._effect)

@@ -13,7 +13,8 @@ pytestmark = pytest.mark.torch
 Shape = tuple[int, int, int]
 """Rows, what is summed over, columns."""
 
-AT_ONCE = ["system.sip.collective_waits=null"]
+AT_ONCE = ["system.sip.overlap=null"]
+WAITS = [f"system.sip.overlap.{key}=0" for key in ("kernel", "message", "collective")]
 
 
 def _program(torch: Any, rank: int, shape: Shape, known: bool) -> tuple[float, float]:
@@ -72,11 +73,21 @@ def test_a_collective_waits_as_long_under_both_torches(known: bool) -> None:
     shape = (2048, 8192, 4096)
     product, _ = _both(shape, False, AT_ONCE)  # where the host is far ahead
     assert product > 0.1
-    waits, at_once = (_both(shape, known, overrides)[1] for overrides in ([], AT_ONCE))
+    waits, at_once = (_both(shape, known, overrides)[1] for overrides in (WAITS, AT_ONCE))
     assert waits == pytest.approx(at_once + product, abs=1e-6)
 
 
 def test_a_small_product_delays_nobody_under_both_torches() -> None:
     # 32 tiles of 64 x 8, whose sums are cut into 4 parts: 128 programs, and 132 PEs.
     shape = (64, 1 << 17, 256)
-    assert _both(shape, False, []) == _both(shape, False, AT_ONCE)
+    assert _both(shape, False, WAITS) == _both(shape, False, AT_ONCE)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_kernels_and_collectives_slow_each_other_under_both_torches(known: bool) -> None:
+    # The third product begins with the collective, which ends later: it takes 1 / 0.72 of its time,
+    # and the collective loses 8 % of that.
+    shape = (2048, 8192, 4096)
+    product, _ = _both(shape, False, AT_ONCE)
+    slowed, waits = (_both(shape, known, overrides)[1] for overrides in ([], WAITS))
+    assert slowed == pytest.approx(waits + 0.08 * product / 0.72, abs=1e-6)

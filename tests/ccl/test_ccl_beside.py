@@ -23,7 +23,8 @@ from kernbench.testing import Kernbench
 from kernbench.topology import Topology, load_topology
 
 US = 10**6
-WAITS = "system.sip.collective_waits=2 us"
+WAITS = "system.sip.overlap.notice=2 us"
+SLOWS = (WAITS, "system.sip.overlap.kernel=28", "system.sip.overlap.collective=8")
 COUNT = 1 << 16
 
 
@@ -47,8 +48,8 @@ def begins(
     *,
     fidelity: Fidelity = "kernel",
     after: int | None = None,
-) -> tuple[list[float], list[float]]:
-    """Runs an all-reduce beside kernels; returns when each rank of it begins, and ends.
+) -> tuple[list[float], list[float], list[float]]:
+    """Runs an all-reduce beside kernels; returns when its ranks begin and end, and kernels end.
 
     Args:
         topology: The machine.
@@ -58,6 +59,7 @@ def begins(
         after: Number of the kernel that rank 0's part waits for, too.
     """
     engine = GraphEngine(topology, enable_data=False, fidelity=fidelity, record="full")
+    engine.devices[0].go_beside(engine.loop)
     if any(kernel.stream for kernel in kernels):
         engine.devices[0].share(engine.loop)
     hosts = [Host(engine.loop, rank, engine.rank_owner(rank), 0, 64) for rank in range(len(ready))]
@@ -82,11 +84,12 @@ def begins(
         stream = Stream("c", rank)
         if rank == 0 and after is not None:
             stream.waits.append(done[after])
-        work = group.join(rank, [view], [view])
-        engine.submit(Command("c", "collective", hosts[rank], stream, work))
+        part = group.join(rank, [view], [view])
+        engine.submit(Command("c", "collective", hosts[rank], stream, part))
     engine.loop.run()
     found = sorted((r for r in engine.op_log.records if r.name == "c"), key=lambda r: r.rank)
-    return [r.start / US for r in found], [r.end / US for r in found]
+    ends = [r.end / US for r in engine.op_log.records if r.name == "k"]
+    return [r.start / US for r in found], [r.end / US for r in found], ends
 
 
 LONG = [Kernel(10, 20), Kernel(12, 30), Kernel(14, 5)]
@@ -114,10 +117,10 @@ LONG = [Kernel(10, 20), Kernel(12, 30), Kernel(14, 5)]
 def test_a_collective_begins_when_the_kernel_ends_beside_which_it_is_ready(
     ready: float, begin: float
 ) -> None:
-    at_once, _ = begins(machine(), LONG, [ready, 0])
+    at_once, *_ = begins(machine(), LONG, [ready, 0])
     assert at_once == [ready, 0]
     for fidelity in ("kernel", "tile"):
-        starts, ends = begins(machine(WAITS), LONG, [ready, 0], fidelity=fidelity)
+        starts, ends, _ = begins(machine(WAITS), LONG, [ready, 0], fidelity=fidelity)
         assert starts == [begin, 0]
         # From then on it takes as long as that of a rank that is ready then, without kernels.
         assert ends == begins(machine(), [], [begin, 0], fidelity=fidelity)[1]
@@ -126,7 +129,7 @@ def test_a_collective_begins_when_the_kernel_ends_beside_which_it_is_ready(
 def test_a_collective_that_waits_for_a_kernel_is_not_delayed_by_it() -> None:
     # It is ready at 30 and begins then. A kernel at 30 comes before it, one at 32 does not.
     for more, begin in (([], 30), ([Kernel(12, 30)], 60), ([Kernel(32, 30)], 30)):
-        starts, _ = begins(machine(WAITS), [Kernel(10, 20), *more], [20, 0], after=0)
+        starts, *_ = begins(machine(WAITS), [Kernel(10, 20), *more], [20, 0], after=0)
         assert starts == [begin, 0]
 
 
@@ -144,7 +147,7 @@ def test_kernels_of_two_streams_delay_alike() -> None:
 
 
 def test_each_rank_waits_for_kernels_of_its_own_device() -> None:
-    starts, ends = begins(machine(WAITS), LONG, [15, 16, 50, 3])
+    starts, ends, _ = begins(machine(WAITS), LONG, [15, 16, 50, 3])
     assert starts == [30, 16, 50, 3]
     assert ends == begins(machine(), [], [30, 16, 50, 3])[1]
 
@@ -152,9 +155,23 @@ def test_each_rank_waits_for_kernels_of_its_own_device() -> None:
 def test_a_collective_whose_launch_is_shorter_than_the_notice_moves_nothing_before() -> None:
     # What begins within 2 us is known after 2 us, so data moves from then on; the launch is over.
     launch = "system.sip.collective_launch=0 ns"
-    starts, ends = begins(machine(WAITS, launch), [], [10, 10])
+    starts, ends, _ = begins(machine(WAITS, launch), [], [10, 10])
     assert starts == [10, 10]
     assert ends == begins(machine(launch), [], [12, 12])[1]
+
+
+def test_a_kernel_beside_a_collective_takes_longer_and_so_does_the_collective() -> None:
+    # Both ranks begin the collective at 30. Rank 0's next kernel is longer than the collective: at
+    # 72 % until that ends, which takes it 1 / 0.92 of its time.
+    kernels = [Kernel(10, 20), Kernel(12, 100)]
+    _, (end, other), _ = begins(machine(), [], [30, 30])
+    assert end == other < 100
+    for fidelity in ("kernel", "tile"):
+        starts, ends, kernel_ends = begins(machine(*SLOWS), kernels, [15, 30], fidelity=fidelity)
+        assert starts == [30, 30]
+        lasts = (end - 30) / 0.92
+        assert ends == [pytest.approx(30 + lasts, abs=2e-6), other]
+        assert kernel_ends == [30, pytest.approx(130 + 0.28 * lasts, abs=2e-6)]
 
 
 Spans = dict[tuple[str, int], list[tuple[int, int]]]
