@@ -60,7 +60,7 @@ def numbers(value: object) -> int:
 
 
 def parameters(key: str, beginnings: str) -> int:
-    """Returns how many numbers stand under a key; lists of tiles are names of kernels, not fits."""
+    """Returns how many numbers stand under a key; sizes of tiles are names of kernels, not fits."""
     file = QUEUES if key == "queues" else MACHINE
     found = yaml.safe_load(file.read_text(encoding="utf-8"))
     for part in key.split("."):
@@ -69,7 +69,9 @@ def parameters(key: str, beginnings: str) -> int:
 
     def fitted(value: object) -> object:
         if isinstance(value, Mapping):
-            return {name: fitted(each) for name, each in value.items() if name != "tiles"}
+            return {
+                name: fitted(each) for name, each in value.items() if name not in {"tile", "tiles"}
+            }
         return [fitted(each) for each in value] if isinstance(value, list) else value
 
     if isinstance(found, Mapping) and starts:

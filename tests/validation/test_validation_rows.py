@@ -89,18 +89,23 @@ def test_every_table_measures_its_columns(table: str) -> None:
     assert TABLES[table].about
 
 
-def _first_lines() -> Iterator[tuple[str, str]]:
+_ROWS = {"host_tp": 4}
+"""Places of rows that are run in place of the first, which does not say the heads."""
+
+
+def _some_rows() -> Iterator[tuple[str, str]]:
     folder = Path(__file__).parents[2] / "validation" / "h200x8"
     for table in TABLES.values():
         file = folder / f"{table.name}.csv"
         if file.exists() and not table.scripts:
             with file.open() as lines:
-                head, first = next(csv.reader(lines)), next(csv.reader(lines))
-            yield table.name, f"{','.join(head)}\n" + ",".join(f'"{each}"' for each in first) + "\n"
+                head, *rows = csv.reader(lines)
+            row = ",".join(f'"{each}"' for each in rows[_ROWS.get(table.name, 0)])
+            yield table.name, f"{','.join(head)}\n{row}\n"
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(("table", "text"), list(_first_lines()))
+@pytest.mark.parametrize(("table", "text"), list(_some_rows()))
 def test_a_row_takes_as_long_under_both_torches(table: str, text: str, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     found = _run(table, text, tmp_path, BRIDGE, "h200x8")
