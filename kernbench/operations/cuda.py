@@ -317,8 +317,10 @@ def memory_allocated(device: DeviceLike | None = None) -> int:
 
 
 def memory_reserved(device: DeviceLike | None = None) -> int:
-    """Returns the same as `memory_allocated`, since nothing is cached."""
-    return memory_allocated(device)
+    """Returns the bytes of HBM that are in use, or kept by memory pools of CUDA graphs."""
+    process = current_process()
+    hbm = process.engine.devices[_sip(process, device)].hbm
+    return hbm.allocated + hbm.withheld
 
 
 def max_memory_allocated(device: DeviceLike | None = None) -> int:
@@ -343,7 +345,7 @@ def mem_get_info(device: DeviceLike | None = None) -> tuple[int, int]:
     process = current_process()
     hbm = process.engine.devices[_sip(process, device)].hbm
     assert hbm.capacity is not None
-    return hbm.capacity - hbm.allocated, hbm.capacity
+    return hbm.capacity - hbm.allocated - hbm.withheld, hbm.capacity
 
 
 @dataclass(frozen=True, slots=True)
