@@ -1,23 +1,42 @@
 """Issues the commands of a captured graph again, by one call of the host."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
 
 from kernbench.des import Event
 from kernbench.distributed.issuing import Posted, follow, put
 from kernbench.errors import CallSite, call_site, site_fact
-from kernbench.graphs.capture import CaptureError, Kept, Recording
+from kernbench.graphs.capture import CaptureError, Kept, Node, Recording
 from kernbench.process.act import Block, Span, act
 from kernbench.process.process import Process
 from kernbench.ranks.meeting import Role
 from kernbench.sim_engine.command import Command, Stream
-from kernbench.sim_engine.host import Host
 
 _ALL_REPLAY: Final = "every rank of the group must replay its graph as often"
 
 
+class Library(Protocol):
+    """Computes what commands do, where these only take their time."""
+
+    def begin(self) -> None:
+        """Begins a replay."""
+        ...
+
+    def before(self, number: int) -> None:
+        """Does what comes before a command of the graph is issued."""
+        ...
+
+    def renewed(self, number: int, posted: Posted) -> Posted:
+        """Returns a call together with other ranks, with the bytes that its blocks have now."""
+        ...
+
+    def issued(self, number: int, posted: Posted, command: Command) -> None:
+        """Takes note that such a call has been made."""
+        ...
+
+
 class _Player:
-    """Submits commands that take no place in the launch queue, as a `sim_engine.host.Tape`.
+    """A block in which commands take no place in the launch queue; a `sim_engine.host.Tape`.
 
     Args:
         outer: Notes what the rank does, for ranks that do the same; None if nobody notes.
@@ -25,7 +44,14 @@ class _Player:
 
     def __init__(self, process: Process, outer: Any) -> None:
         self._engine: Final = process.engine
+        self._host: Final = process.host
         self._outer: Final = outer
+
+    def __enter__(self) -> None:
+        self._host.tape = self
+
+    def __exit__(self, *_: object) -> None:
+        self._host.tape = self._outer
 
     def submit(
         self, command: Command, reads: Sequence[Block] = (), writes: Sequence[Block] = ()
@@ -52,17 +78,15 @@ class _Player:
 def replay(
     process: Process,
     recording: Recording,
-    before: Callable[[int], None] | None = None,
-    renewed: Callable[[int, Posted], Posted] | None = None,
+    library: Library | None = None,
 ) -> None:
-    """Issues all commands of a graph: behind what the current stream holds, and before what follows.
+    """Issues all commands of a graph: behind what the current stream holds, before what follows.
 
     Commands of the stream that captured go to the current one, others to the streams on which they
     were captured. The host takes the time of one launch.
 
     Args:
-        before: Called with the number of each command before it is issued.
-        renewed: Returns a call together with other ranks with the blocks of this replay.
+        library: Computes the values; None: the commands do.
 
     Raises:
         CaptureError: If a tensor is gone that the graph uses, and that was there before it.
@@ -74,50 +98,78 @@ def replay(
     host.clock += process.dispatches["graph"]
     sip = origin.sip
     current = process.current_stream(sip)
+    computing = process.computing_streams(sip)  # others are no program's current one
     for draw in recording.draws:
         draw()
     for line in dict.fromkeys(node.stream for node in recording.nodes):
         if line is not origin and line is not current:
             follow(line, current)
     done: list[tuple[Event, Mapping[Stream, int]]] = []
-    outer, site = host.tape, process.call_site()
-    host.tape = _Player(process, outer)
+    site, player = process.call_site(), _Player(process, host.tape)
+    if library is not None:
+        library.begin()
     try:
         for number, node in enumerate(recording.nodes):
             line = current if node.stream is origin else node.stream
-            process.make_current(line)
-            if before is not None:
-                before(number)
+            process.make_current(line if line in computing else current)
             for earlier in node.after:
                 _behind(line, done[earlier])
-            if node.posted is not None:
-                posted = node.posted if renewed is None else renewed(number, node.posted)
-                role = Role(f"of a CUDA graph, captured {site_fact(posted.site)}", _ALL_REPLAY)
-                posted = posted._replace(site=site, role=posted.role or role)
-                command, _ = put(process, posted, line, "replayed")
-            else:
-                assert node.action is not None
-                command = act(
-                    process,
-                    node.name,
-                    node.category,
-                    line,
-                    node.action,
-                    reads=_alive(node.reads),
-                    writes=_alive(node.writes),
-                    site=node.site,
-                    args=node.args,
-                    new_version=False,  # autograd does not know about it
-                    issue="replayed",
-                )
+            if library is not None:
+                library.before(number)
+            with player:
+                command = _issue(process, number, node, line, site, library)
             done.append((command.done, {**line.seen, line: command.number}))
     finally:
-        host.tape = outer
         process.make_current(current)
+    if library is not None:
+        library.before(len(recording.nodes))
     for earlier in recording.last:
         _behind(current, done[earlier])
-    if done:
-        _launched(host, done[-1][0])
+    if done:  # a graph takes one place in the launch queue
+        host.launched(done[-1][0])
+
+
+def _issue(
+    process: Process,
+    number: int,
+    node: Node,
+    line: Stream,
+    site: CallSite | None,
+    library: Library | None,
+) -> Command:
+    """Issues a command of a graph.
+
+    Args:
+        number: Its number in the graph.
+        line: Its stream.
+        site: Where the program replays the graph.
+        library: See `replay`.
+    """
+    posted = node.posted
+    if posted is None:
+        assert node.action is not None
+        return act(
+            process,
+            node.name,
+            node.category,
+            line,
+            node.action,
+            reads=_alive(node.reads),
+            writes=_alive(node.writes),
+            site=node.site,
+            args=node.args,
+            new_version=False,  # autograd does not know about it
+            issue="replayed",
+        )
+    if library is not None:
+        posted = library.renewed(number, posted)
+    role = Role(f"of a CUDA graph, captured {site_fact(posted.site)}", _ALL_REPLAY)
+    command, _ = put(
+        process, posted._replace(site=site, role=posted.role or role), line, "replayed"
+    )
+    if library is not None:
+        library.issued(number, posted, command)
+    return command
 
 
 def _behind(line: Stream, done: tuple[Event, Mapping[Stream, int]]) -> None:
@@ -163,8 +215,3 @@ def gone(
         ],
         hint="keep static inputs as long as the graph: copy new values into them with copy_()",
     )
-
-
-def _launched(host: Host, done: Event) -> None:
-    """A graph takes one place in the launch queue."""
-    host.launched(done)

@@ -133,7 +133,7 @@ class Generator:
 
 
 class Drawn:
-    """Random numbers that a command writes: drawn when it is issued, for a CUDA graph at each replay.
+    """Random numbers of a command: drawn when it is issued, or at each replay of its CUDA graph.
 
     Args:
         source: What they are drawn from.

@@ -9,6 +9,7 @@ from kernbench.bridge.base.here import HERE, this_rank
 from kernbench.bridge.cuda import cuda_devices, cuda_memory, randomness
 from kernbench.bridge.cuda.cuda_devices import check
 from kernbench.errors import not_simulated
+from kernbench.graphs.capture import capturing
 from kernbench.isolation.replaced import Patch
 from kernbench.operations import cuda as simulated
 from kernbench.runtime_api import nvtx
@@ -49,10 +50,10 @@ class Stream(simulated.Stream):
         """Device of the stream."""
         return this_rank().device
 
-    @staticmethod
-    def is_capturing() -> bool:
-        """Returns False: there are no CUDA graphs."""
-        return False
+    def is_capturing(self) -> bool:
+        """Returns whether commands of the stream are captured into a CUDA graph."""
+        capture = capturing(this_rank().process)
+        return capture is not None and capture.holds(self._line)
 
     @property
     def device_index(self) -> int:
@@ -227,7 +228,6 @@ FUNCTIONS: Final[dict[str, Any]] = {
     "_is_in_bad_fork": lambda: False,
     "is_bf16_supported": lambda including_emulation=True: True,
     "is_tf32_supported": lambda: True,
-    "is_current_stream_capturing": lambda: False,
     "cudart": _Runtime,
     "check_error": cuda_memory.nothing,
     "set_sync_debug_mode": set_sync_debug_mode,

@@ -187,6 +187,8 @@ def draw(
         raise RuntimeError(f"Expected a '{expected}' device type for generator but found '{got}'")
     if not on_device:
         return func(*args, **kwargs)
+    if ours is not None and rank.capture is not None:
+        rank.capture.check_generator(ours)
     generator = ours or generator_of(rank)
     count = _count(args)
     seed = generator.next_seed(count)
