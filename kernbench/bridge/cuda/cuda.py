@@ -12,9 +12,8 @@ from kernbench.errors import not_simulated
 from kernbench.graphs.capture import capturing
 from kernbench.isolation.replaced import Patch
 from kernbench.operations import cuda as simulated
-from kernbench.runtime_api import nvtx
 from kernbench.runtime_api import refused_functions as refused
-from kernbench.runtime_api.profiler import record_function
+from kernbench.runtime_api.nvtx_ranges import NVTX
 
 _HIGHEST: Final = -5
 """The greatest priority that CUDA has (cudaDeviceGetStreamPriorityRange of an H200)."""
@@ -145,39 +144,6 @@ class StreamContext:
     def __exit__(self, *error: Any) -> None:
         if self.stream is not None:
             simulated.Stream.__exit__(self.stream, *error)
-
-
-class ExternalRanges:
-    """`torch.cuda.nvtx`: ranges, which traces and breakdowns show."""
-
-    @staticmethod
-    def mark(msg: str) -> None:
-        """Marks a moment: a range that ends at once."""
-        with nvtx.range("{}", msg):
-            pass
-
-    @staticmethod
-    def range_start(msg: str) -> Any:
-        """Begins a range, and returns what `range_end` ends it with."""
-        named = record_function(msg)
-        named.__enter__()
-        return named
-
-    @staticmethod
-    def range_end(range_id: Any) -> None:
-        """Ends a range."""
-        range_id.__exit__(None, None, None)
-
-
-NVTX: Final[dict[str, Any]] = {
-    "range_push": nvtx.range_push,
-    "range_pop": nvtx.range_pop,
-    "range": nvtx.range,
-    "mark": ExternalRanges.mark,
-    "range_start": ExternalRanges.range_start,
-    "range_end": ExternalRanges.range_end,
-}
-"""What `torch.cuda.nvtx` has while ranks run, by name."""
 
 
 class _Runtime:
