@@ -75,6 +75,7 @@ class Recording(NamedTuple):
         origin: Stream on which the capture began and ended.
         last: Numbers of the commands of other streams for which the origin waits at the end.
         draws: Draw the random numbers of a replay, in the order of the calls.
+        pool: Memory of the graph.
         first: Number of the last block of memory that was there before the capture.
     """
 
@@ -82,6 +83,7 @@ class Recording(NamedTuple):
     origin: Stream
     last: tuple[int, ...]
     draws: Sequence[Callable[[], None]]
+    pool: "Pool"
     first: int
 
 
@@ -101,10 +103,12 @@ class Pool:
 
     Attributes:
         captured: What a graph that takes part in it has noted of storages; see the bridge.
+        made: Numbers of the blocks that captures have made: a replay writes what others read.
     """
 
     def __init__(self) -> None:
         self.captured: dict[Any, Any] = {}
+        self.made: list[range] = []
         self._blocks: list[Allocation] = []
 
     def give_back(self) -> int:
@@ -418,7 +422,7 @@ class Capture:
                 )
             self._check_joined(last)
         after = self._of_others(origin, set(last))
-        return Recording(self.nodes, origin, after, self._drawn, self.first)
+        return Recording(self.nodes, origin, after, self._drawn, self._pool, self.first)
 
     def leave(self) -> None:
         """Puts the rank back to where it was before the capture."""
@@ -435,6 +439,7 @@ class Capture:
         lives, most = memory.allocated - self._began, memory.peak - self._began
         self._pool.withhold(memory, max(self._had, most) - lives, self.site)
         memory.peak = max(memory.peak, self._peak)
+        self._pool.made.append(range(self.first + 1, memory.count + 1))
         for event in self._after:  # who waits for one later need not wait
             event.label = "a command of a CUDA graph"
             event.settle(process.host.clock)

@@ -190,8 +190,11 @@ def _alive(blocks: Sequence[Kept]) -> list[Block]:
 def _check_alive(process: Process, recording: Recording) -> None:
     for node in recording.nodes:
         for memory, window in (*node.reads, *node.writes):
-            block = window.buffer.allocation
-            if block.number <= recording.first and memory() is None:
+            number = window.buffer.allocation.number
+            if number > recording.first or memory() is not None:
+                continue
+            if not any(number in made for made in recording.pool.made):
+                block = window.buffer.allocation
                 raise gone(process, str(block.label), block.site, node.name, node.site)
 
 

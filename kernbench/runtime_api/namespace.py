@@ -13,7 +13,7 @@ from kernbench.data_parallel import distributed_data_parallel
 from kernbench.des import current_task
 from kernbench.distributed import comm_debug, device_mesh, differentiable, functional
 from kernbench.errors import KernbenchError, call_site, site_fact
-from kernbench.graphs import cuda_graphs
+from kernbench.graphs import callables, cuda_graphs
 from kernbench.memory import OutOfMemoryError, dtypes
 from kernbench.nn import (
     aten,
@@ -175,6 +175,7 @@ def root() -> Mapping[str, Any]:
             **_public(cuda),
             **_public(cuda_rng),
             **_public(cuda_graphs),
+            **_public(callables),
             "nvtx": _public(nvtx),
         },
         "distributed": {

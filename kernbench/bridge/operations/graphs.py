@@ -38,7 +38,7 @@ _FAKE: Final = torch._C._TorchDispatchModeKey.FAKE
 _EMPTY: Final = torch.empty
 
 
-class AcceleratorCaptureError(torch.AcceleratorError, CaptureError):  # type: ignore[misc]
+class AcceleratorCaptureError(torch.AcceleratorError, CaptureError):
     """What PyTorch raises if CUDA does not permit a call during a capture, with this report."""
 
 
@@ -151,7 +151,7 @@ class CaptureMode(TorchDispatchMode):
             node, run = nodes[first], partial(self._again, func)
             self._values.note(first, node.name, node.site, run, args, named, out)
         else:
-            self._unknown += [one.slot for one in self._values.made(written, {}, out)]
+            self._unknown.extend(one.slot for one in self._values.made(written, {}, out))
             self._forget()
         return out
 
