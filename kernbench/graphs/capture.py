@@ -194,15 +194,15 @@ class Capture:
         self._origin: Final = process.current_stream(sip)
         if mode not in get_args(ErrorMode):
             raise self._refused(
-                "Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got "
-                f"{mode}",
+                ": Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, "
+                f"got {mode}",
                 "leave capture_error_mode out",
             )
         if capturing(process) is not None:
-            raise self._refused("capture_begin() inside of a capture", "end the other one first")
+            raise self._refused(": capture_begin() inside of a capture", "end the other one first")
         if self._origin is process.default_stream(sip):
             raise self._refused(
-                "CUDA graphs must be captured on a non-default stream (However, after capture, "
+                ": CUDA graphs must be captured on a non-default stream (However, after capture, "
                 "it's ok to replay them on the default stream.)",
                 "use `with torch.cuda.graph(g):`, which takes a stream of its own",
             )
@@ -229,9 +229,7 @@ class Capture:
     def _refused(self, what: str, way: str, site: CallSite | None = None) -> CaptureError:
         self.broken = True
         return self._error(
-            f"{self._process.name} {what}"
-            if what[0].islower()
-            else f"{self._process.name}: {what}",
+            f"{self._process.name}{what}",
             [site_fact(site or call_site())],
             hint=way,
         )
@@ -244,7 +242,7 @@ class Capture:
             way: What to do instead.
         """
         return self._refused(
-            f"{what}: operation not permitted when stream is capturing a CUDA graph", way
+            f" {what}: operation not permitted when stream is capturing a CUDA graph", way
         )
 
     def holds(self, stream: Stream) -> bool:
@@ -269,7 +267,7 @@ class Capture:
             numbers = self._after.get(event)
             if numbers is None:
                 raise self._refused(
-                    f"{command.name} waits for an event that was recorded before the capture "
+                    f": {command.name} waits for an event that was recorded before the capture "
                     "(cudaErrorStreamCaptureIsolation)",
                     "wait for it before the capture; a replay comes after what its stream holds",
                     command.site,
@@ -311,19 +309,19 @@ class Capture:
         """
         if command.part is not None:
             raise self._refused(
-                f"{command.name}: a message inside of a CUDA graph is not simulated",
+                f": {command.name}: a message inside of a CUDA graph is not simulated",
                 "use a collective, or send it outside of the graph",
                 command.site,
             )
         if command.stream.sip < 0:
             raise self._refused(
-                f"{command.name}: a collective between hosts is no part of a CUDA graph",
+                f": {command.name}: a collective between hosts is no part of a CUDA graph",
                 "call it outside of the graph, or with tensors of the device",
                 command.site,
             )
         if command.stream is not self._origin and not follows:
             raise self._refused(
-                f"{command.name} goes to {command.stream.name}, which does not follow the stream "
+                f": {command.name} goes to {command.stream.name}, which does not follow the stream "
                 "that captures",
                 "call stream.wait_stream(torch.cuda.current_stream()) inside of the capture first",
                 command.site,
@@ -376,7 +374,7 @@ class Capture:
         """
         if named is not None and all(named is not one for one in self.generators):
             raise self._refused(
-                "Attempt to increase offset for a CUDA generator not in capture mode.",
+                ": Attempt to increase offset for a CUDA generator not in capture mode.",
                 "call g.register_generator_state(generator) before the capture",
             )
         self._drawn.append(again)
@@ -417,7 +415,7 @@ class Capture:
         if not self.broken:
             if current is not origin:
                 raise self._refused(
-                    "capture_end() is called on another stream than capture_begin()",
+                    ": capture_end() is called on another stream than capture_begin()",
                     "end the capture inside of the same `with torch.cuda.stream(...)`",
                 )
             self._check_joined(last)
@@ -455,7 +453,7 @@ class Capture:
                 latest[node.stream] = max(latest.get(node.stream, -1), number)
             else:
                 raise self._refused(
-                    f"capture_end(): nobody waits for {node.name} on {node.stream.name} "
+                    f": capture_end(): nobody waits for {node.name} on {node.stream.name} "
                     "(cudaErrorStreamCaptureUnjoined)",
                     "wait inside of the capture: torch.cuda.current_stream().wait_stream(stream), "
                     "or work.wait()",
