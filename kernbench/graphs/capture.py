@@ -75,7 +75,6 @@ class Recording(NamedTuple):
         origin: Stream on which the capture began and ended.
         last: Numbers of the commands of other streams for which the origin waits at the end.
         draws: Draw the random numbers of a replay, in the order of the calls.
-        pool: Memory of the graph.
         first: Number of the last block of memory that was there before the capture.
     """
 
@@ -83,7 +82,6 @@ class Recording(NamedTuple):
     origin: Stream
     last: tuple[int, ...]
     draws: Sequence[Callable[[], None]]
-    pool: "Pool"
     first: int
 
 
@@ -99,16 +97,9 @@ class _Posted:
 
 
 class Pool:
-    """Memory that graphs keep for themselves: what their captures had in use at one time.
-
-    Attributes:
-        captured: What a graph that takes part in it has noted of storages; see the bridge.
-        made: Numbers of the blocks that captures have made: a replay writes what others read.
-    """
+    """Memory that graphs keep for themselves: what their captures had in use at one time."""
 
     def __init__(self) -> None:
-        self.captured: dict[Any, Any] = {}
-        self.made: list[range] = []
         self._blocks: list[Allocation] = []
 
     def give_back(self) -> int:
@@ -142,6 +133,9 @@ class Pool:
             if not block.freed:
                 block.memory.give_back(block)
 
+
+MADE: Final[RankLocal[list[range]]] = RankLocal("blocks made in captures", lambda _: [])
+"""Numbers of the blocks that a rank's captures have made: graphs keep them, and read each other's."""
 
 CAPTURE: Final[RankLocal["list[Capture]"]] = RankLocal("capture under way", lambda _: [])
 """The capture of a rank, if there is one."""
@@ -420,7 +414,7 @@ class Capture:
                 )
             self._check_joined(last)
         after = self._of_others(origin, set(last))
-        return Recording(self.nodes, origin, after, self._drawn, self._pool, self.first)
+        return Recording(self.nodes, origin, after, self._drawn, self.first)
 
     def leave(self) -> None:
         """Puts the rank back to where it was before the capture."""
@@ -437,10 +431,16 @@ class Capture:
         lives, most = memory.allocated - self._began, memory.peak - self._began
         self._pool.withhold(memory, max(self._had, most) - lives, self.site)
         memory.peak = max(memory.peak, self._peak)
-        self._pool.made.append(range(self.first + 1, memory.count + 1))
-        for event in self._after:  # who waits for one later need not wait
+        MADE.of(process).append(range(self.first + 1, memory.count + 1))
+        never = self._error(
+            f"{process.name} asks for a moment that no replay tells: the event was recorded while "
+            "a CUDA graph was captured",
+            [site_fact(self.site, "the capture began at")],
+            hint="record events around replay()",
+        )
+        for event in self._after:
             event.label = "a command of a CUDA graph"
-            event.settle(process.host.clock)
+            event.fail(never, process.host.clock)
 
     def _check_joined(self, last: Sequence[int]) -> None:
         """Refuses streams that left the one that captures, and for which it does not wait."""

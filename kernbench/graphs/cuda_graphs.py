@@ -2,7 +2,13 @@
 
 from typing import Any, Final
 
-from kernbench.errors import UnsupportedError, call_site, not_simulated, site_fact
+from kernbench.errors import (
+    UnsupportedError,
+    call_site,
+    not_simulated,
+    site_fact,
+    warn_at_call,
+)
 from kernbench.graphs.capture import Capture, CaptureError, Pool, Recording, capturing
 from kernbench.graphs.replay import replay
 from kernbench.operations.cuda import Stream
@@ -18,13 +24,13 @@ class CUDAGraph:
     """`torch.cuda.CUDAGraph`: what one stream was given, to be launched again by one call.
 
     Args:
-        keep_graph: Has no effect: there is nothing to instantiate.
+        keep_graph: Whether `instantiate` may be called, which does nothing here.
     """
 
     _error: type[CaptureError] = CaptureError
 
     def __init__(self, keep_graph: bool = False) -> None:
-        del keep_graph
+        self._keeps = keep_graph
         self._capture: Capture | None = None
         self._recording: Recording | None = None
         self._pool: Pool | None = None
@@ -70,15 +76,13 @@ class CUDAGraph:
             CaptureError: If none is under way, something in it was refused, or a stream that left
                 the one that captures was not waited for.
         """
-        process, capture = current_process(), self._capture
+        capture = self._capture
         if capture is None:
             raise self._wrong(
                 "Called CUDAGraph::capture_end without a capture under way",
                 "call capture_begin() first",
             )
-        self._capture = None
-        self._ending(process, capture)
-        recording = capture.end()
+        recording = self._end(capture)
         if capture.broken:
             raise self._wrong(
                 "The capture of a CUDA graph failed before its end "
@@ -86,6 +90,22 @@ class CUDAGraph:
                 "look at the first error",
             )
         self._recording = recording
+        if not recording.nodes:
+            warn_at_call(
+                "The CUDA Graph is empty. This usually means that the graph was attempted to be "
+                "captured on wrong device or stream."
+            )
+
+    def _end(self, capture: Capture) -> Recording:
+        self._capture = None
+        self._ending(current_process(), capture)
+        return capture.end()
+
+    def _given_up(self) -> None:
+        """Ends a capture, if one is under way, inside of which an error was raised."""
+        if self._capture is not None:
+            self._capture.broken = True
+            self._end(self._capture)
 
     def _began(self, process: Process, capture: Capture) -> None:
         """Is called when a capture has begun."""
@@ -109,8 +129,17 @@ class CUDAGraph:
         replay(process, recording)
 
     def instantiate(self) -> None:
-        """Does nothing: a replay needs no preparation, as far as is simulated."""
+        """Does nothing: what CUDA prepares is not simulated.
+
+        Raises:
+            CaptureError: Unless the graph was made with `keep_graph=True`.
+        """
         self._captured("instantiate")
+        if not self._keeps:
+            raise self._wrong(
+                "instantiate() is intended to be called by the user only when keep_graph=true",
+                "leave it out: capture_end() does it",
+            )
 
     def reset(self) -> None:
         """Forgets what was captured, and gives back the memory that no other graph shares."""
@@ -225,10 +254,10 @@ class graph:  # noqa: N801 - PyTorch's name
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            self.cuda_graph.capture_end()
-        except CaptureError:
-            if kind is None:  # otherwise the first error says more
-                raise
+            if kind is None:
+                self.cuda_graph.capture_end()
+            else:
+                self.cuda_graph._given_up()
         finally:
             Stream.__exit__(self.capture_stream)
 

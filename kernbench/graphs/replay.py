@@ -6,7 +6,7 @@ from typing import Any, Final, Protocol
 from kernbench.des import Event
 from kernbench.distributed.issuing import Posted, follow, put
 from kernbench.errors import CallSite, call_site, site_fact
-from kernbench.graphs.capture import CaptureError, Kept, Node, Recording
+from kernbench.graphs.capture import MADE, CaptureError, Kept, Node, Recording
 from kernbench.process.act import Block, Span, act
 from kernbench.process.process import Process
 from kernbench.ranks.meeting import Role
@@ -193,7 +193,7 @@ def _check_alive(process: Process, recording: Recording) -> None:
             number = window.buffer.allocation.number
             if number > recording.first or memory() is not None:
                 continue
-            if not any(number in made for made in recording.pool.made):
+            if not any(number in made for made in MADE.of(process)):
                 block = window.buffer.allocation
                 raise gone(process, str(block.label), block.site, node.name, node.site)
 

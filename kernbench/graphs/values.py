@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from kernbench.errors import CallSite, KernbenchError
+from kernbench.process.process import RankLocal
 
 Before = Callable[[], None]
 
@@ -70,6 +71,10 @@ class Slot:
         self.graphs = 0
 
 
+SLOTS: Final[RankLocal[dict[int, Slot]]] = RankLocal("storages of graphs", lambda _: {})
+"""The storages that graphs of a rank use, by key."""
+
+
 class Place(NamedTuple):
     """A tensor: its storage, and how it lies there."""
 
@@ -102,7 +107,7 @@ class Values:
 
     Args:
         tensors: How tensors are taken apart.
-        slots: The storages of all graphs that share their memory, by key.
+        slots: The storages of all graphs of the rank, by key.
         gone: Returns the error about a storage that is gone, and that was there before the capture;
             takes its bytes, and name and place of the call.
     """
@@ -114,6 +119,8 @@ class Values:
         gone: Callable[[int, str, CallSite | None], KernbenchError],
     ) -> None:
         self._tensors: Final = tensors
+        for key in [key for key, slot in slots.items() if not slot.graphs and slot.ref() is None]:
+            del slots[key]
         self._slots: Final = slots
         self._gone: Final = gone
         self._used: Final[dict[Slot, int]] = {}
@@ -121,6 +128,12 @@ class Values:
         self._steps: Final[list[tuple[int, _Call | Before]]] = []
         self._last: list[list[Slot]] = []
         self._next = 0
+
+    def __del__(self) -> None:
+        for slot in self._used:
+            slot.graphs -= 1
+            if not slot.graphs:
+                slot.kept = None
 
     def place(self, tensor: Any, *, made: bool = False) -> Place:
         """Returns where a tensor is.

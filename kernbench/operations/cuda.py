@@ -198,6 +198,8 @@ class Event:
         process = current_process()
         host = process.host
         host.poll(process.engine.dispatch_ps, self._command.done)
+        if self._command.done.error is not None:
+            raise self._command.done.error
         time = self._command.done.time
         if time is None or time > host.clock:
             return False
@@ -219,6 +221,8 @@ class Event:
                     "both events must be made with enable_timing=True", [site_fact(call_site())]
                 )
             command = event._command
+            if command is not None and command.done.error is not None:
+                raise command.done.error
             time = None if command is None else command.done.time
             if time is None or time > clock:
                 raise KernbenchError(

@@ -75,9 +75,8 @@ class Stream(simulated.Stream):
 class Event(simulated.Event):
     """`torch.cuda.Event`: a moment in simulated time."""
 
-    def __init__(self, enable_timing: bool = False, blocking: bool = False, **_: Any) -> None:
-        del blocking  # how the host waits costs nothing here
-        super().__init__(enable_timing=enable_timing)
+    def __init__(self, enable_timing: bool = False, external: bool = False, **_: Any) -> None:
+        super().__init__(enable_timing=enable_timing, external=external)
 
     def record(self, stream: Any = None) -> None:
         """Records the moment when a stream is done with what it has now."""

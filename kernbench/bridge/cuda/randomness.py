@@ -53,6 +53,8 @@ class DeviceGenerator(_REAL):  # type: ignore[misc, valid-type]
 
     def manual_seed(self, seed: int) -> "DeviceGenerator":
         """Starts again from a seed."""
+        if HERE.rank is not None and HERE.rank.capture is not None:
+            HERE.rank.capture.check_seed(int(seed) & _MASK == self._seed)
         self._seed, self.offset = int(seed) & _MASK, 0
         return self
 

@@ -26,7 +26,7 @@ from kernbench.errors import CallSite, KernbenchError
 from kernbench.graphs import cuda_graphs as simulated
 from kernbench.graphs.capture import Capture, CaptureError, Recording
 from kernbench.graphs.replay import gone, replay
-from kernbench.graphs.values import Slot, Values
+from kernbench.graphs.values import SLOTS, Slot, Values
 from kernbench.isolation.replaced import Patch
 from kernbench.process.process import Process
 from kernbench.sim_engine.command import Command
@@ -100,7 +100,6 @@ class CaptureMode(TorchDispatchMode):
 
     Args:
         capture: Notes the commands.
-        slots: The storages of graphs that share memory.
 
     Attributes:
         trusted: Numbers of collectives for which library code waits in its own way.
@@ -108,11 +107,11 @@ class CaptureMode(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, rank: Rank, capture: Capture, slots: dict[int, Slot]) -> None:
+    def __init__(self, rank: Rank, capture: Capture) -> None:
         super().__init__()
         self._rank: Final = rank
         self._capture: Final = capture
-        self._values: Final = Values(_Tensors(rank), slots, self._gone)
+        self._values: Final = Values(_Tensors(rank), SLOTS.of(rank.process), self._gone)
         self._before: Final[dict[Slot, Any]] = {}
         self.trusted: Final[set[int]] = set()
         self._kept: Final[list[Any]] = []
@@ -148,7 +147,7 @@ class CaptureMode(TorchDispatchMode):
         if len(nodes) == first:
             self._values.made(args, named, out)
         elif rank.data:
-            node, run = nodes[first], partial(self._again, func)
+            node, run = nodes[first], partial(self._again, func, torch.is_grad_enabled())
             self._values.note(first, node.name, node.site, run, args, named, out)
         else:
             self._unknown.extend(one.slot for one in self._values.made(written, {}, out))
@@ -169,12 +168,18 @@ class CaptureMode(TorchDispatchMode):
             for slot in self._unknown:
                 self._rank.numbers.forget_storage(slot.ref())
 
-    def _again(self, func: Any, *args: Any, **named: Any) -> Any:
-        return self._rank.mode.compute(func, args, named)
+    def _again(self, func: Any, grad: bool, /, *args: Any, **named: Any) -> Any:
+        with torch.set_grad_enabled(grad):  # on which some results depend
+            return self._rank.mode.compute(func, args, named)
 
     def check_generator(self, generator: DeviceGenerator) -> None:
         """Refuses a generator that the graph does not know; see `Capture.draws`."""
         self._capture.draws(_nothing, generator)
+
+    def check_seed(self, same: bool) -> None:
+        """Refuses another seed, which a replay would not set."""
+        if not same:
+            raise self._capture.not_permitted("seeds a generator anew")
 
     def sent(self, blocks: list[Tensor]) -> int:
         """Notes a collective that was called; its tensors stay allocated.
@@ -284,8 +289,7 @@ class CUDAGraph(simulated.CUDAGraph):
     _mode: CaptureMode | None = None
 
     def _began(self, process: Process, capture: Capture) -> None:
-        assert self._pool is not None
-        self._mode = CaptureMode(this_rank(), capture, self._pool.captured)
+        self._mode = CaptureMode(this_rank(), capture)
 
     def _ending(self, process: Process, capture: Capture) -> None:
         assert self._mode is not None
