@@ -100,6 +100,9 @@ class Tape:
             self._note: Final = device.hbm.note
             device.hbm.note = self._took
 
+    later = False
+    """See `sim_engine.host.Tape`."""
+
     def _spent(self) -> int:
         clock = self._process.host.clock
         spent, self._clock = clock - self._clock, clock

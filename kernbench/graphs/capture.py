@@ -12,7 +12,9 @@ from kernbench.process.access import Guard
 from kernbench.process.act import Block, Entered
 from kernbench.process.process import Process, RankLocal
 from kernbench.sim_engine.command import Action, Command, Stream
+from kernbench.sim_engine.engine import Hold
 from kernbench.sim_engine.op_log import Awaited, Category
+from kernbench.tl.launch import KernelWork
 
 ErrorMode = Literal["global", "thread_local", "relaxed"]
 """Of CUDA: which waits are refused during a capture. Ranks have one thread."""
@@ -135,7 +137,7 @@ class Pool:
 
 
 MADE: Final[RankLocal[list[range]]] = RankLocal("blocks made in captures", lambda _: [])
-"""Numbers of the blocks that a rank's captures have made: graphs keep them, and read each other's."""
+"""Numbers of the blocks that a rank's captures have made: graphs read each other's results."""
 
 CAPTURE: Final[RankLocal["list[Capture]"]] = RankLocal("capture under way", lambda _: [])
 """The capture of a rank, if there is one."""
@@ -243,6 +245,9 @@ class Capture:
         """Returns whether commands of a stream are captured."""
         return stream is self._origin or stream.tail is not None or bool(stream.waits)
 
+    later = True
+    """See `sim_engine.host.Tape`."""
+
     # What a host does, see `sim_engine.host.Tape`
 
     def submit(
@@ -305,6 +310,13 @@ class Capture:
             raise self._refused(
                 f": {command.name}: a message inside of a CUDA graph is not simulated",
                 "use a collective, or send it outside of the graph",
+                command.site,
+            )
+        kinds = (Hold, _Posted, KernelWork)
+        if not isinstance(command.action, kinds):
+            raise self._refused(
+                f": {command.name} between devices is no part of a CUDA graph that is simulated",
+                "copy outside of the graph",
                 command.site,
             )
         if command.stream.sip < 0:

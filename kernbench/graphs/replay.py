@@ -47,6 +47,9 @@ class _Player:
         self._host: Final = process.host
         self._outer: Final = outer
 
+    later = False
+    """See `sim_engine.host.Tape`."""
+
     def __enter__(self) -> None:
         self._host.tape = self
 

@@ -129,7 +129,7 @@ def drawn_mask(
 
 
 def _refuse_captured(process: Process) -> None:
-    if process.host.tape is not None and process.host.tape.draws(lambda: None, None):
+    if process.host.tape is not None and process.host.tape.later:
         raise UnsupportedError(
             "attention with dropout inside of a CUDA graph is not simulated",
             [site_fact(call_site())],

@@ -27,7 +27,13 @@ class Read(NamedTuple):
 
 
 class Tape(Protocol):
-    """Notes what a host does, for other ranks that do the same, or to be run again."""
+    """Notes what a host does, for other ranks that do the same, or to be run later.
+
+    Attributes:
+        later: Whether what it notes is run later, and not now.
+    """
+
+    later: bool
 
     def submit(self, command: Any, reads: Any = (), writes: Any = ()) -> None:
         """Notes a command, and submits it, unless it is only to be run later.
