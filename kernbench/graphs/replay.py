@@ -166,7 +166,7 @@ def _issue(
         )
     if library is not None:
         posted = library.renewed(number, posted)
-    role = Role(f"of a CUDA graph, captured {site_fact(posted.site)}", _ALL_REPLAY)
+    role = Role(f"of a CUDA graph (captured at {posted.site})", _ALL_REPLAY)
     command, _ = put(
         process, posted._replace(site=site, role=posted.role or role), line, "replayed"
     )
