@@ -10,6 +10,7 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = {
         "UntypedStorage._write_file",
         "_GLOBAL_DEVICE_CONTEXT",
         "_has_compatible_shallow_copy_type",
+        "_neg_view",
         "_tensor_str.PRINT_OPTS",
         "library.Library._destroy",
         "ops.aten._foreach_copy_",

@@ -68,7 +68,7 @@ class _Tensors:
         dtype, offset, shape, strides, conj, neg = described
         tensor = _EMPTY(0, dtype=dtype, device="cpu").set_(storage, offset, shape, strides)
         if conj:
-            tensor = torch._conj(tensor)
+            tensor = tensor.conj()
         return torch._neg_view(tensor) if neg else tensor
 
     def room(self, nbytes: int) -> Any:
