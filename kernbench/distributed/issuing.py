@@ -103,6 +103,16 @@ def issue(
     return command, exchange
 
 
+def met(issued: tuple[Command, Exchange | None]) -> tuple[Command, Exchange]:
+    """Returns what `issue` has returned for a call with a value for other ranks.
+
+    Such a call is never only noted: a capture refuses it.
+    """
+    command, exchange = issued
+    assert exchange is not None, "the call was made"
+    return command, exchange
+
+
 class Posted(NamedTuple):
     """A rank's part of a collective, as it is put in a stream.
 

@@ -24,7 +24,7 @@ from kernbench.distributed.groups import (
     libraries_of,
     meets_on_host,
 )
-from kernbench.distributed.issuing import issue
+from kernbench.distributed.issuing import issue, met
 from kernbench.distributed.p2p import give, take
 from kernbench.distributed.posting import Post
 from kernbench.distributed.signatures import object_signature
@@ -36,7 +36,6 @@ from kernbench.process.process import Process, current_process
 from kernbench.process.types import CPU, Device
 from kernbench.ranks.meeting import Exchange
 from kernbench.ranks.transfers import TransferMismatchError
-from kernbench.sim_engine.command import Command
 from kernbench.tensors.errors import refuse
 from kernbench.tensors.new import new_tensor
 from kernbench.tensors.running import cuda_device, read_back
@@ -395,7 +394,7 @@ class _Talk:
         """Issues an `all_gather` of bytes or sizes."""
         shapes = (source.window.shape,) * self.group.size()
         what = object_signature(self._name, "all_gather", source.dtype, shapes)
-        return _shared(issue(self.process, self.group, what, (source,), (target,), mail=mail))
+        return met(issue(self.process, self.group, what, (source,), (target,), mail=mail))[1]
 
     def broadcast(self, tensor: Tensor, root: int, mail: Any = None) -> Exchange:
         """Issues a `broadcast` of bytes or sizes."""
@@ -404,7 +403,7 @@ class _Talk:
         what = object_signature(self._name, "broadcast", tensor.dtype, shapes, root, text)
         both = (tensor,)
         sources = both if self.place == root else ()
-        return _shared(issue(self.process, self.group, what, sources, both, mail=mail))
+        return met(issue(self.process, self.group, what, sources, both, mail=mail))[1]
 
     def rooted(
         self,
@@ -419,12 +418,6 @@ class _Talk:
         shapes, text = (shape,) * self.group.size(), self._root_text
         what = object_signature(self._name, operation, dtype, shapes, root, text)
         issue(self.process, self.group, what, sources, targets)
-
-
-def _shared(issued: tuple[Command, Exchange | None]) -> Exchange:
-    exchange = issued[1]
-    assert exchange is not None, "a call with a value for others is never only noted"
-    return exchange
 
 
 class _Pickler(pickle.Pickler):

@@ -94,8 +94,8 @@ def test_graphed_callables_have_the_gradients_of_the_module(kernbench: Kernbench
     graphed = torch.cuda.make_graphed_callables(graphed, (torch.zeros(4, 8, requires_grad=True),))
     for seed in range(2):
         torch.manual_seed(seed)
-        x = torch.randn(4, 8).requires_grad_()
-        z = x.detach().clone().requires_grad_()
+        x: Any = torch.randn(4, 8).requires_grad_()
+        z: Any = x.detach().clone().requires_grad_()
         module.zero_grad()
         graphed.zero_grad()
         (module(x) * 3).sum().backward()
@@ -235,9 +235,14 @@ def test_what_cuda_does_not_permit_names_the_line_and_the_way_out(
 ) -> None:
     x = torch.zeros(4)
     graph = torch.cuda.CUDAGraph()
-    with pytest.raises(CaptureError) as raised, torch.cuda.graph(graph):
-        x + 1
-        call(x)
+
+    def capture() -> None:
+        with torch.cuda.graph(graph):
+            x + 1
+            call(x)
+
+    with pytest.raises(CaptureError) as raised:
+        capture()
     assert said in str(raised.value)
     assert "test_graphs_values.py" in str(raised.value)
     assert "hint: " in str(raised.value)
@@ -251,11 +256,14 @@ def test_what_cuda_does_not_permit_names_the_line_and_the_way_out(
 def test_a_wait_for_what_is_no_part_of_the_graph_is_refused(kernbench: Kernbench) -> None:
     x, side, event = torch.zeros(4), torch.cuda.Stream(), torch.cuda.Event(enable_timing=True)
     event.record(side)
-    graph = torch.cuda.CUDAGraph()
-    with pytest.raises(CaptureError, match="cudaErrorStreamCaptureIsolation"):
-        with torch.cuda.graph(graph):
+
+    def capture() -> None:
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
             torch.cuda.current_stream().wait_event(event)
             x + 1
+
+    with pytest.raises(CaptureError, match="cudaErrorStreamCaptureIsolation"):
+        capture()
     other = torch.cuda.CUDAGraph()
     with torch.cuda.graph(other):
         x.add_(1)
@@ -281,20 +289,18 @@ def test_the_life_of_a_graph(kernbench: Kernbench) -> None:
     with pytest.raises(CaptureError, match="non-default stream"):
         graph.capture_begin()
     with pytest.raises(CaptureError, match="Unknown capture error mode"):
-        with torch.cuda.graph(graph, capture_error_mode="never"):
-            pass
+        torch.cuda.graph(graph, capture_error_mode="never").__enter__()
     with torch.cuda.graph(graph, capture_error_mode="relaxed"):
         assert torch.cuda.is_current_stream_capturing()
         x.add_(1)
     with pytest.raises(CaptureError, match="already owns a captured graph"):
-        with torch.cuda.graph(graph):
-            x.add_(2)
+        torch.cuda.graph(graph).__enter__()
     graph.replay()
     graph.reset()
     with torch.cuda.graph(graph):
         x.add_(10)
     graph.replay()
     assert x.tolist() == [11.0] * 4
-    with pytest.warns(UserWarning, match="The CUDA Graph is empty"):
-        with torch.cuda.graph(torch.cuda.CUDAGraph()):
-            pass
+    empty = torch.cuda.graph(torch.cuda.CUDAGraph())
+    with pytest.warns(UserWarning, match="The CUDA Graph is empty"), empty:
+        pass
