@@ -150,7 +150,7 @@ def act(
     if host.tape is None:
         process.engine.submit(command)
     else:
-        host.tape.submit(command)
+        host.tape.submit(command, reads, writes)
     number = command.number
     for block in writes:
         memory = block.memory

@@ -325,6 +325,10 @@ class Process:
             )
         self._current[stream.sip] = stream
 
+    def make_current(self, stream: Stream) -> None:
+        """Does what `set_stream` does, for any stream that the process has commands on."""
+        self._current[stream.sip] = stream
+
     def new_stream(self, sip: int) -> Stream:
         """Returns a new stream; from now on several streams share the device."""
         self.engine.devices[sip].share(self.engine.loop)

@@ -169,6 +169,11 @@ class GraphEngine:
 
         Waits only if the launch queue of the host is full.
         """
+        self.enqueue(command)
+        command.host.launched(command.done)
+
+    def enqueue(self, command: Command) -> None:
+        """Does what `submit` does, for a command that takes no place in the host's launch queue."""
         stream = command.stream
         start, unsettled = command.issued, 0
         tail, stream.tail = stream.tail, command.done
@@ -197,7 +202,6 @@ class GraphEngine:
         else:
             command.after = ()
             command.action.begin(command, start)
-        command.host.launched(command.done)
 
     def begin(self, command: Command, start: int, time: int = 0) -> None:
         """Lets a command begin whose awaited events are all settled.

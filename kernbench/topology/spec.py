@@ -60,6 +60,7 @@ class DispatchSpec:
         batch: A batch of messages between devices, however many; if absent, each costs as a message
             and the end of the batch as an event.
         event: Recording an event.
+        graph: Launching a CUDA graph, however many commands it has.
     """
 
     compute: Latency | None = None
@@ -69,6 +70,7 @@ class DispatchSpec:
     message: Latency | None = None
     batch: Latency | None = None
     event: Latency | None = None
+    graph: Latency | None = None
 
 
 _ALL_ALIKE: Final = DispatchSpec()

@@ -58,6 +58,7 @@ USERS: Final = {
         "message": "`send`, `recv` and their like",
         "batch": "`batch_isend_irecv`",
         "event": "events",
+        "graph": "`torch.cuda.CUDAGraph.replay`",
     },
     "system.sips": {
         "count": "`spawn`, collectives of all ranks",
