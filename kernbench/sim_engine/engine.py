@@ -8,6 +8,7 @@ from typing import Final, get_args
 from kernbench.des import EventLoop, Fifo, Owner, order
 from kernbench.errors import KernbenchError, UsageError, site_fact
 from kernbench.hw.device import Device
+from kernbench.hw.explained import explained_libraries_of
 from kernbench.hw.library import libraries_of
 from kernbench.hw.network import Network
 from kernbench.kernels.host_calls import NO_TIME, HostCalls, host_calls
@@ -23,14 +24,15 @@ class Devices(dict[int, Device]):
     """The devices of a machine by SIP, each made when it is first asked for.
 
     Args:
-        note: Told of each change of HBM, see `NotedAllocator`; None if nobody asks.
+        note: Told of each change of HBM, see `NotedAllocator`; None if nobody asks. Whoever asks
+            keeps every record, too: then durations are `hw.explained.Explained`.
     """
 
     def __init__(self, topology: Topology, note: Callable[[int, int], None] | None = None) -> None:
         super().__init__()
         self._topology = topology
         self._note = note
-        self._libraries = libraries_of(topology)
+        self._libraries = (libraries_of if note is None else explained_libraries_of)(topology)
 
     def __missing__(self, sip: int) -> Device:
         device = self[sip] = Device(sip, self._topology, self._libraries, self._note)
@@ -262,6 +264,7 @@ class GraphEngine:
                     command.args or {},
                     ranges=command.ranges,
                     dispatch=command.took,
+                    price=getattr(command.action, "price", None),
                 )
             )
         # Whoever holds the event or the command does not hold what the command worked on.
@@ -333,11 +336,13 @@ class Hold:
 
     Attributes:
         resource: As above.
-        duration: As above; 0 if commands take no time.
+        price: As above, with what it consists of if every record is kept; 0 if commands take no
+            time.
+        duration: The same as a plain number.
         latency: As above; 0 if commands take no time.
     """
 
-    __slots__ = ("_effect", "_engine", "duration", "latency", "resource")
+    __slots__ = ("_effect", "_engine", "duration", "latency", "price", "resource")
 
     def __init__(
         self,
@@ -349,7 +354,8 @@ class Hold:
     ) -> None:
         self._engine = engine
         self.resource = resource
-        self.duration = duration if engine.timed else 0
+        self.price = duration if engine.timed else 0
+        self.duration = +self.price
         self.latency = latency if engine.timed else 0
         self._effect = effect
 
