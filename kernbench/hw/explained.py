@@ -185,7 +185,9 @@ class ExplainedLibrary(Library):
     def _elementwise(self, nbytes: int, operations: int) -> Explained:
         plain, work = int(nbytes), int(operations)
         launch, total = super()._elementwise(0, 0), super()._elementwise(plain, work)
-        whole, law = (nbytes.whole, nbytes.law) if isinstance(nbytes, Keyed) else (plain, PEAKS)
+        whole, law = plain, PEAKS if plain or work else ""  # a launch more has no law of its own
+        if isinstance(nbytes, Keyed):
+            whole, law = nbytes.whole, nbytes.law
         parts: Parts = {("launch", law): Spent(launch, launch)} if launch else {}
         took = total - launch
         if took > super()._elementwise(plain, 0) - launch:

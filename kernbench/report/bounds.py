@@ -81,7 +81,9 @@ def _parts(
             known_parts["beside", ""] = Spent(beside, 0)
         return known_parts
     if record.category == "copy":
-        return {("PCIe", "host.pcie"): Spent(took, price or took)}
+        streamed = took if price is None else min(price, took)
+        before: dict[tuple[Bound, str], Spent] = {("launch", _PCIE): Spent(took - streamed, 0)}
+        return before | {("PCIe", _PCIE): Spent(streamed, streamed)}
     if record.category == "kernel":
         return _of_program(took, engines.get((record.rank, record.issued), ()), topology)
     return {("other", ""): Spent(took, 0)}
@@ -109,6 +111,7 @@ def _of_program(
     return parts
 
 
+_PCIE: Final = "host.pcie"
 _PROGRAM: Final = "tile by tile"
 
 
