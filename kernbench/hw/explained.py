@@ -77,6 +77,9 @@ class Explained(int):
     def __sub__(self, other: int) -> "Explained":
         return Explained(int(self) - int(other), _sum(self.parts, _parts_of(other), -1))
 
+    def __rsub__(self, other: int) -> "Explained":
+        return -self + other
+
     def __mul__(self, times: int) -> "Explained":
         parts = {key: Spent(ps * times, roof * times) for key, (ps, roof) in self.parts.items()}
         return Explained(int(self) * times, parts)
@@ -159,6 +162,17 @@ class Keyed(int):
         return Keyed(int(scaled) // int(self), self.law, scaled // _PERCENT)
 
 
+class _L2Rate(int):
+    """Bytes a second of the L2; what they take is explained."""
+
+    def __rfloordiv__(self, scaled: int) -> Explained:
+        ps = int(scaled) // int(self)
+        return Explained(ps, {_L2: Spent(ps, ps)})
+
+
+_L2: Final[tuple[Resource, str]] = ("L2", "")
+
+
 class ExplainedLibrary(Library):
     """A `Library` whose durations are `Explained`; they are the same numbers.
 
@@ -168,6 +182,7 @@ class ExplainedLibrary(Library):
 
     def __init__(self, sip: SipSpec) -> None:
         super().__init__(sip)
+        vars(self).update(_sram_bytes_per_s=_L2Rate(self._sram_bytes_per_s))
         # Not kept: numbers that are equal may be of different laws.
         vars(self).update(elementwise=self._elementwise, tiled=self._tiled)
 
@@ -200,13 +215,16 @@ class ExplainedLibrary(Library):
     def _matmul(
         self, machine_dtype: str, m: int, n: int, k: int, nbytes: int, batch: int = 1
     ) -> Explained:
-        total = super()._matmul(machine_dtype, m, n, k, nbytes, batch)
+        found = super()._matmul(machine_dtype, m, n, k, nbytes, batch)
+        total, added = int(found), _parts_of(found).get(_L2, _NOTHING).ps
         engines = super()._matmul(machine_dtype, m, n, k, 0, batch)
         chosen = self._sip.pe.gemm.library
         begun = 0 if chosen is None or machine_dtype not in self.tiles else chosen.start
         fixed = super()._elementwise(0, 0) + begun
         parts: Parts = {("launch", GEMM): Spent(fixed, fixed)} if fixed else {}
-        took = total - fixed
+        if added:  # parts of a sum went through it
+            parts["L2", GEMM] = Spent(added, added)
+        took = total - fixed - added
         if total > engines:
             parts["HBM", GEMM] = Spent(took, self._traffic(nbytes))
         elif min(m, n) == 1:  # the MATH engines multiply with a vector
@@ -219,10 +237,14 @@ class ExplainedLibrary(Library):
     def _tiled(
         self, machine_dtype: str, batch: int, m: int, n: int, k: int, kernel: KernelSpec
     ) -> Explained:
-        took = int(super()._tiled(machine_dtype, batch, m, n, k, kernel))
+        found = super()._tiled(machine_dtype, batch, m, n, k, kernel)
         law = kernel.share.law if isinstance(kernel.share, Keyed) else PEAKS
+        added = _parts_of(found).get(_L2, _NOTHING).ps
         roof = self._engines(machine_dtype, 2 * batch * m * n * k)
-        return Explained(took, {("tensor", law): Spent(took, roof)})
+        parts: Parts = {("tensor", law): Spent(int(found) - added, roof)}
+        if added:  # parts of a sum went through it
+            parts["L2", law] = Spent(added, added)
+        return Explained(int(found), parts)
 
     def _attention(
         self,

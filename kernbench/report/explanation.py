@@ -94,11 +94,10 @@ class Explanation:
         bound = max(self.spent, key=lambda each: (self.spent[each], each))
         share = f"{self.share(bound):.0%}"
         if bound == "host":
-            idle = self.share("host") + self.share("idle")
-            return (
-                f"host-bound: the device idles {idle:.0%} of the time, and {share} until its host "
-                "issues the next command"
-            )
+            idle = f"{self.share('host') + self.share('idle'):.0%}"
+            until = "until its host issues the next command"
+            most = f", and {share} " if share != idle else ", "
+            return f"host-bound: the device idles {idle} of the time{most}{until}"
         if bound == "idle":
             return f"the device idles {share} of the time, with nothing issued to it"
         what = _IN_WORDS.get(bound, bound)

@@ -26,10 +26,8 @@ _LEFT: Final = frozenset((0, 4, 6, 7))
 """Columns whose texts begin below each other."""
 
 _NAME, _LAW = 0, 6
-_USUAL: Final = "aten::"
-"""What names begin with that say little, where room is scarce."""
-
-_GAP: Final = 2
+_GAP: Final = "  "
+_LEFT_OUT: Final = "..."
 _LEAST: Final = 16
 """Characters that are left of a name, however wide the other columns are."""
 
@@ -42,7 +40,8 @@ def explanation_lines(told: Explanation) -> list[str]:
     """
     lines = [told.verdict]
     if told.spent:
-        lines += _wrapped("time of the ranks: " + spent_text(told))
+        whole = spent_text(told).replace(" ", "\0").replace(",\0", ", ")  # a name and its share
+        lines += [line.replace("\0", " ") for line in _wrapped(f"time of the ranks: {whole}")]
     if told.rows:
         lines += ["", *_table(told.rows[:MOST])]
         if len(told.rows) > MOST:
@@ -115,22 +114,21 @@ def near_text(near: Near) -> str:
 
 def _table(rows: Sequence[Row]) -> Iterator[str]:
     cells = [list(COLUMNS), *map(_texts, rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    over = sum(widths) + _GAP * (len(widths) - 1) - WIDTH
-    if over > 0:
+    for column, usual in ((_NAME, "aten::"), (_LAW, "kernels.")):
+        if _over(cells) > 0:
+            for line in cells:
+                line[column] = line[column].removeprefix(usual)
+    for column in (_NAME, _LAW):
+        width = max(_LEAST, max(len(line[column]) for line in cells) - max(_over(cells), 0))
         for line in cells:
-            line[_NAME] = line[_NAME].removeprefix(_USUAL)
-        name = max(len(line[_NAME]) for line in cells)
-        over -= widths[_NAME] - name
-        widths[_NAME] = max(min(name, _LEAST), name - max(over, 0))
-        over -= name - widths[_NAME]
-        widths[_LAW] -= max(over, 0)
+            line[column] = _cut(line[column], width)
+    widths = _widths(cells)
     for line in cells:
         texts = [
-            _cut(text, width).ljust(width) if place in _LEFT else text.rjust(width)
+            text.ljust(width) if place in _LEFT else text.rjust(width)
             for place, (text, width) in enumerate(zip(line, widths, strict=True))
         ]
-        yield (" " * _GAP).join(texts).rstrip()
+        yield _GAP.join(texts).rstrip()
 
 
 def _texts(row: Row) -> list[str]:
@@ -146,8 +144,21 @@ def _texts(row: Row) -> list[str]:
     ]
 
 
+def _widths(cells: Sequence[Sequence[str]]) -> list[int]:
+    return [max(map(len, column)) for column in zip(*cells, strict=True)]
+
+
+def _over(cells: Sequence[Sequence[str]]) -> int:
+    """Returns by how many characters the table is too wide."""
+    return sum(_widths(cells)) + len(_GAP) * (len(COLUMNS) - 1) - WIDTH
+
+
 def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 3]}..."
+    """Returns a text without its middle: both ends tell names of kernels apart."""
+    if len(text) <= width:
+        return text
+    end = (width - len(_LEFT_OUT)) // 2
+    return text[: width - len(_LEFT_OUT) - end] + _LEFT_OUT + text[-end:]
 
 
 def _wrapped(text: str) -> list[str]:

@@ -125,6 +125,16 @@ def test_a_large_product_is_bound_by_the_tensor_engines_and_a_thin_one_by_hbm() 
     assert [key[0] for key in thin.parts] == ["launch", "HBM"]
 
 
+def test_a_sum_that_is_split_goes_through_the_l2() -> None:
+    """fp32, 512^3, is split in two: both halves are written and read, and their sum is written.
+
+    Five times 512 x 512 sums of 4 bytes, at 5.7 TB/s.
+    """
+    found = ExplainedLibrary(_H200).matmul("fp32", 512, 512, 512, 3 * 4 * 512**2)
+    assert isinstance(found, Explained)
+    assert found.parts["L2", "pe.gemm"].ps == ceil(5 * 4 * 512**2 / 5.7)
+
+
 def test_attention_counts_two_products_of_what_is_seen() -> None:
     from kernbench.attention.bands import Band
     from kernbench.hw.attention import Shape
