@@ -131,9 +131,9 @@ OUTPUTS: Final = (
         kind="file",
         metavar="FILE",
         help="Writes an HTML page that shows the run.",
-        more=", one file that opens from disk: results, bandwidth over size, where the time went, "
-        "utilisation and memory over time, the slowest commands with their lines, and if the run "
-        "fails, the report",
+        more=", one file that opens from disk: results, bandwidth over size, what bounds the run "
+        "and where its time went, utilisation and memory over time, the slowest commands with "
+        "their lines, and if the run fails, the report",
         commands=ONE,
     ),
     Option(

@@ -1,6 +1,6 @@
 """The page of one run."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -49,7 +49,7 @@ class Run:
         dispatch_ps: Host time in picoseconds that issuing a command took, of records that do not
             say themselves.
         sips: SIP of each rank whose number differs from that of its SIP.
-        by_bytes: Picoseconds of operations that were timed by their bytes alone.
+        by_bytes: Names of operations that were timed by their bytes alone.
     """
 
     document: Mapping[str, Any]
@@ -58,7 +58,7 @@ class Run:
     topology: Topology | None = None
     dispatch_ps: int = 0
     sips: Mapping[int, int] = field(default_factory=dict)
-    by_bytes: Mapping[str, int] = field(default_factory=dict)
+    by_bytes: Collection[str] = ()
 
 
 def write_run_page(path: str | Path, run: Run) -> None:
@@ -121,7 +121,7 @@ def _log_facts(op_log: OpLog, timed: bool) -> list[str]:
     return facts
 
 
-def _log_sections(op_log: OpLog, ranks: Ranks, by_bytes: Mapping[str, int]) -> list[Section]:
+def _log_sections(op_log: OpLog, ranks: Ranks, by_bytes: Collection[str]) -> list[Section]:
     topology = ranks.topology
     records = full_records(op_log, "a page")
     start, end = span_of(records, ranks.dispatch_ps)

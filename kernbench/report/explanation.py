@@ -1,7 +1,7 @@
 """Why a run takes its time: what bounds it, and the kernels that take most of it."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -123,7 +123,7 @@ def explanation(
     topology: Topology,
     dispatch_ps: int,
     *,
-    by_bytes: Mapping[str, int] | None = None,
+    by_bytes: Collection[str] = (),
     nearness: Nearness | None = None,
 ) -> Explanation:
     """Returns why a run takes its time.
@@ -133,7 +133,7 @@ def explanation(
         topology: The machine.
         dispatch_ps: Host time in picoseconds that issuing a command took, of records that do not
             say themselves.
-        by_bytes: Picoseconds of operations without a price, which were timed by their bytes alone.
+        by_bytes: Names of operations without a price, which were timed by their bytes alone.
         nearness: How near laws were; None for what is known of the machine.
 
     Raises:
@@ -142,7 +142,6 @@ def explanation(
     records = [
         record for record in full_records(op_log, "an explanation") if record.category != "range"
     ]
-    unpriced = by_bytes or {}
     found = sorted(commands(records, topology), key=_order)
     hosts: dict[int, list[Interval]] = {}
     for record in records:
@@ -156,7 +155,8 @@ def explanation(
         of_rank = [command for command in found if command.record.rank == rank]
         _spend(spent, waits, of_rank, busy[rank], (start, end))
     device = sum(command.record.end - command.record.start for command in found)
-    rows = _rows(found, waits, device, unpriced, nearness or Nearness(topology))
+    rows = _rows(found, waits, device, by_bytes, nearness or Nearness(topology))
+    unpriced = {row.name: row.total_ps for row in rows if row.name in by_bytes}
     span = (end - start) * len(busy)
     links = carried_ps(records, topology)
     busiest = max(links.items(), key=lambda each: each[1], default=None)
@@ -232,7 +232,7 @@ def _rows(
     found: Iterable[Command],
     waits: Mapping[str, int],
     device: int,
-    unpriced: Mapping[str, int],
+    by_bytes: Collection[str],
     nearness: Nearness,
 ) -> list[Row]:
     by_name: dict[str, list[Command]] = {}
@@ -252,7 +252,7 @@ def _rows(
                     laws[law] = laws.get(law, 0) + ps
         most = max(bounds, key=lambda each: (bounds[each], each))
         law = max(laws, key=lambda each: (laws[each], each), default="")
-        if name in unpriced:
+        if name in by_bytes:
             law, laws = BYTES_ALONE, {}
         rows.append(
             Row(

@@ -13,6 +13,7 @@ from kernbench.kernels.convolutions import Convolution
 from kernbench.kernels.operands import Layout
 from kernbench.kernels.products import Sizes
 from kernbench.memory import DType, dtypes
+from kernbench.sim_engine.engine import GraphEngine
 from kernbench.topology import load_topology
 
 _H200 = load_topology("h200x8").topology_obj.machine.system.sip
@@ -67,7 +68,7 @@ def test_a_family_has_the_same_price_and_its_parts_add_up(name: str, sip: object
 
 
 def test_both_torches_operations_are_explained_to_the_end() -> None:
-    def noted(torch: object, engine: both_torches.GraphEngine) -> dict[str, object]:
+    def noted(torch: object, engine: GraphEngine) -> dict[str, object]:
         both_torches.device_times(torch, engine)
         both_torches.names_of(torch, engine)
         return {"prices": [each.price for each in engine.op_log.records if each.category != "copy"]}

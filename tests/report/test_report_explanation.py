@@ -200,7 +200,7 @@ def test_what_was_timed_by_bytes_alone_is_a_line_of_its_own() -> None:
         Record("odd", "compute", 0, "stream 0", 0, 0, 60),
         Record("mul", "compute", 0, "stream 0", 0, 60, 1000),
     ]
-    told = explanation(log_of(records), _H200, 0, by_bytes={"odd": 60})
+    told = explanation(log_of(records), _H200, 0, by_bytes=["odd"])
 
     assert told.rows[1].law == "bytes alone"
     assert explanation_lines(told)[-1] == (
