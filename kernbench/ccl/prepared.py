@@ -128,6 +128,20 @@ class Prepared:
         return self._machine.path(sips[sender], sips[receiver], self.shape.chosen.queue, share)
 
     @cached_property
+    def alone(self) -> list[int] | None:
+        """By rank, the picoseconds it takes if all begin at once and nobody else is on its links.
+
+        None without a plan.
+        """
+        channels = [channel.alone for channel in self.channels]
+        known = [times for times in channels if times is not None]
+        if len(known) < len(channels):
+            return None
+        return [
+            start_up + max(times) for start_up, *times in zip(self.start_ups, *known, strict=True)
+        ]
+
+    @cached_property
     def start_ups(self) -> list[int]:
         """Time before the first exchange of each rank, in picoseconds.
 

@@ -49,23 +49,25 @@ class Explained(int):
     """A duration in picoseconds that knows its parts.
 
     Sums, differences and multiples of explained durations are explained; a plain number that is
-    added is a part of the resource `other`. `+duration` is the plain number.
+    added is a part of the resource `other`.
 
     Attributes:
         parts: What it consists of.
+        plain: What `Library` has in its place: a plain number, or a `des.Beside`.
     """
 
     parts: Parts
+    plain: int
 
-    def __new__(cls, ps: int, parts: Parts) -> "Explained":
+    def __new__(cls, plain: int, parts: Parts) -> "Explained":
         """Returns a duration.
 
         Args:
-            ps: Picoseconds, as many as the parts have together.
+            plain: Picoseconds, as many as the parts have together.
             parts: What it consists of.
         """
-        self = super().__new__(cls, ps)
-        self.parts = parts
+        self = super().__new__(cls, plain)
+        self.parts, self.plain = parts, plain
         return self
 
     def __add__(self, other: int) -> "Explained":
@@ -113,6 +115,10 @@ def _parts_of(value: int) -> Parts:
     if isinstance(value, Explained):
         return value.parts
     return {("other", ""): Spent(value, value)} if value else {}
+
+
+def _plain(value: int) -> int:
+    return value.plain if isinstance(value, Explained) else value
 
 
 def _sum(left: Parts, right: Parts, sign: int) -> Parts:
@@ -216,7 +222,7 @@ class ExplainedLibrary(Library):
         self, machine_dtype: str, m: int, n: int, k: int, nbytes: int, batch: int = 1
     ) -> Explained:
         found = super()._matmul(machine_dtype, m, n, k, nbytes, batch)
-        total, added = int(found), _parts_of(found).get(_L2, _NOTHING).ps
+        total, added = _plain(found), _parts_of(found).get(_L2, _NOTHING).ps
         engines = super()._matmul(machine_dtype, m, n, k, 0, batch)
         chosen = self._sip.pe.gemm.library
         begun = 0 if chosen is None or machine_dtype not in self.tiles else chosen.start
@@ -278,6 +284,10 @@ class ExplainedLibrary(Library):
             roof = self._at_peak(peak_of(self._sip.pe.gemm), flop)
             parts["tensor", ATTENTION] = Spent(took, roof)
         return Explained(total, parts)
+
+    def _held(self, duration: int, programs: int) -> int:
+        plain = super()._held(_plain(duration), programs)
+        return Explained(plain, duration.parts) if isinstance(duration, Explained) else plain
 
     def _engines(self, machine_dtype: str, flop: int) -> int:
         """Returns the picoseconds of all matrix engines at their peak."""

@@ -339,7 +339,7 @@ class Process:
         return self.side_stream(f"communication {sip}", sip)
 
     def side_stream(self, name: str, sip: int) -> Stream:
-        """Returns the stream of this name, for work that shares no engine with the rest.
+        """Returns the stream of this name, for work that holds no engine of the rest.
 
         Args:
             name: Name for users; unique among the streams of a device.
@@ -348,6 +348,8 @@ class Process:
         stream = self._side_streams.get((name, sip))
         if stream is None:
             stream = self._side_streams[name, sip] = self._new(name, sip)
+            if sip >= 0:
+                self.engine.devices[sip].go_beside(self.engine.loop)
         return stream
 
     def _new(self, name: str, sip: int) -> Stream:

@@ -38,7 +38,8 @@ class Side:
         process: The sending or the receiving rank.
         view: Elements to send, or memory that receives them.
         command: The rank's command; None until the rank's stream has reached it.
-        start: Time at which the stream reached the command, in picoseconds.
+        start: Time at which the stream reached the command and no kernel was in its way, in
+            picoseconds.
         kept: Object that must stay allocated until the message has been received.
     """
 
@@ -50,6 +51,9 @@ class Side:
 
     def begin(self, command: Command, start: int) -> None:
         """See `Action`."""
+        self.process.engine.give_way(command, start, self._enter)
+
+    def _enter(self, command: Command, start: int) -> None:
         self.command, self.start = command, start
         transfer = command.part
         assert isinstance(transfer, Transfer)
@@ -217,7 +221,7 @@ class Transfer(Exchange):
         message = ccl.Collective(collectives, collectives.prepare(shape), line=self)
         for place, (side, give, take) in enumerate(both):
             assert side.command is not None
-            message.join(place, give, take).begin(side.command, start)
+            message.join(place, give, take).enter(side.command, start)
 
 
 class Message:

@@ -72,7 +72,7 @@ def _parts(
 ) -> Mapping[tuple[Bound, str], Spent]:
     took, price = record.end - record.start, record.price
     if isinstance(price, Explained):
-        known = +price
+        known = int(price)
         if took < known:
             return dict(price.lasting(took).parts.items())
         beside = took - known

@@ -478,6 +478,24 @@ class CubeGridSpec:
 _ONE_CUBE: Final = CubeGridSpec()
 
 
+@dataclass(frozen=True, slots=True)
+class OverlapSpec:
+    """How collectives and messages share a SIP with kernels that have a program for each PE.
+
+    Attributes:
+        notice: A collective or message that is ready while such a kernel runs, or less than this
+            before one begins, begins when the kernel ends.
+        kernel: By how many percent a collective slows a kernel that begins beside it.
+        message: By how many percent a message slows a kernel that begins beside it.
+        collective: By how many percent such a kernel slows a collective or message.
+    """
+
+    notice: Latency
+    kernel: Annotated[int, Range(0, 99)] = 0
+    message: Annotated[int, Range(0, 99)] = 0
+    collective: Annotated[int, Range(0, 99)] = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SipSpec:
     """One accelerator package; a GPU is a SIP with one cube.
@@ -487,6 +505,8 @@ class SipSpec:
             its retirement. Default: measured on an H200, the smallest copy.
         collective_launch: Launch time of a collective's kernel, which also meets its peers.
             Default: measured on 8 H200, NCCL's protocol LL.
+        overlap: What collectives and messages and kernels of all PEs do to each other. Default:
+            nothing.
         cubes: Layout of the cubes.
         cube: Each cube; all of a SIP are alike.
         pe: Each PE; all of a SIP are alike.
@@ -496,6 +516,7 @@ class SipSpec:
 
     launch: Latency = Ps(1_400_000)
     collective_launch: Latency = Ps(9_600_000)
+    overlap: OverlapSpec | None = None
     cubes: CubeGridSpec = _ONE_CUBE
     cube: CubeSpec
     pe: PeSpec

@@ -97,9 +97,16 @@ USERS: Final = {
         "latency": "as the network's",
         "node": "as the network's, inside a node",
     },
+    "system.sip.overlap": {
+        "notice": "collectives and messages, and no kernel",
+        "kernel": "kernels beside collectives",
+        "message": "kernels beside messages",
+        "collective": "collectives and messages beside kernels",
+    },
     "system.sip": {
         "launch": "every kernel",
         "collective_launch": "collectives whose queues have no `launch` of their own",
+        "overlap": "",
         "cubes": "",
         "cube": "",
         "pe": "",

@@ -6,9 +6,20 @@ from math import ceil
 import both_torches
 import pytest
 
+from kernbench.attention.bands import Band
+from kernbench.hw.attention import Shape
 from kernbench.hw.explained import Explained, ExplainedLibrary, Spent
 from kernbench.hw.library import Library
-from kernbench.kernels import convolutions, indexing, lists, norms, pointwise, products, rows
+from kernbench.kernels import (
+    attention,
+    convolutions,
+    indexing,
+    lists,
+    norms,
+    pointwise,
+    products,
+    rows,
+)
 from kernbench.kernels.convolutions import Convolution
 from kernbench.kernels.operands import Layout
 from kernbench.kernels.products import Sizes
@@ -34,6 +45,9 @@ _X = _contiguous(4096, 4096)
 _IMAGE, _WEIGHT = _contiguous(32, 64, 56, 56), _contiguous(64, 64, 3, 3)
 _CONVOLUTION = Convolution(_IMAGE, _WEIGHT, _IMAGE, (1, 1), 1, False)
 
+_HEADS = _contiguous(1, 2, 256, 64)
+_SEEN = ((Band(0, 256, 0, 256, 0, 256),),)
+
 FAMILIES: dict[str, Callable[[Library], int]] = {
     "pointwise": lambda library: pointwise.duration_ps(library, "gelu", [_X], [_X]),
     "fill": lambda library: pointwise.fill_ps(library, "normal", [_X]),
@@ -50,6 +64,15 @@ FAMILIES: dict[str, Callable[[Library], int]] = {
     "product": lambda library: products.duration_ps(
         library, dtypes.bfloat16, Sizes(1, 512, 4096, 1024), 13 << 20
     ),
+    "few tiles": lambda library: products.duration_ps(
+        library, dtypes.bfloat16, Sizes(1, 128, 128, 1024), 1 << 20
+    ),
+    "split": lambda library: products.duration_ps(
+        library, dtypes.float32, Sizes(1, 512, 512, 512), 3 << 20
+    ),
+    "attention": lambda library: attention.duration_ps(
+        library, "flash", "forward", (_HEADS, _HEADS, _HEADS), _SEEN, 1 << 20
+    ),
     "vector": lambda library: products.duration_ps(
         library, dtypes.bfloat16, Sizes(1, 1, 4096, 1024), 8 << 20
     ),
@@ -60,9 +83,11 @@ FAMILIES: dict[str, Callable[[Library], int]] = {
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_has_the_same_price_and_its_parts_add_up(name: str, sip: object) -> None:
     found = FAMILIES[name](ExplainedLibrary(sip))  # type: ignore[arg-type]
+    expected = FAMILIES[name](Library(sip))  # type: ignore[arg-type]
 
-    assert found == FAMILIES[name](Library(sip))  # type: ignore[arg-type]
     assert isinstance(found, Explained)
+    assert found == found.plain == expected
+    assert type(found.plain) is type(expected)  # whether it leaves room for others beside it
     assert sum(part.ps for part in found.parts.values()) == found
     assert not [key for key in found.parts if key[0] == "other"]
 
@@ -137,9 +162,6 @@ def test_a_sum_that_is_split_goes_through_the_l2() -> None:
 
 
 def test_attention_counts_two_products_of_what_is_seen() -> None:
-    from kernbench.attention.bands import Band
-    from kernbench.hw.attention import Shape
-
     library = ExplainedLibrary(_H200)
     rows_, heads, width = 4096, 32, 128
     seen = ((Band(0, rows_, 0, rows_, 0, rows_),),)
@@ -170,5 +192,5 @@ def test_arithmetic_keeps_the_parts() -> None:
     assert (one + 5).parts["other", ""] == (5, 5)
     assert -(-one // 3) == 4  # rounded up
     assert (-(-one // 3)).parts == {("HBM", "a"): (3, 2), ("launch", "a"): (1, 2)}
-    assert type(+one) is int
+    assert type((one + other).plain) is int
     assert max(one, other) is one

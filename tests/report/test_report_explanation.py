@@ -105,6 +105,31 @@ def test_the_verdict_changes_with_the_program(
     assert max(map(len, lines)) <= WIDTH
 
 
+def test_a_run_takes_as_long_whether_it_can_be_explained_or_not(kernbench: Kernbench) -> None:
+    """Thin products leave room for the all-reduce beside them, others hold it up."""
+
+    def program(rank: int) -> None:
+        del rank
+        dist.init_process_group("nccl")
+        gradient = torch.zeros(1 << 24, device="cuda")
+        thin = torch.zeros(64, 1024, dtype=torch.bfloat16, device="cuda")
+        wide = torch.zeros(1024, 1024, dtype=torch.bfloat16, device="cuda")
+        work = dist.all_reduce(gradient, async_op=True)
+        for _ in range(4):
+            thin = thin @ wide
+            wide = torch.relu(wide @ wide)
+        assert work is not None
+        work.wait()
+        torch.cuda.synchronize()
+
+    times = [
+        kernbench.spawn(program, nprocs=2, machine="h200x8", data=False, record=record).engine
+        for record in ("full", "summary")
+    ]
+    assert times[0].loop.now == times[1].loop.now > 0
+    assert times[0].op_log.totals == times[1].op_log.totals
+
+
 def test_a_kernel_of_the_machine_of_round_numbers_by_hand(kernbench: Kernbench) -> None:
     """sip8: the host issues in 2 us, a launch takes 1 us, four cubes stream 1600 GB/s together."""
 
