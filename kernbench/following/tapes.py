@@ -185,7 +185,7 @@ class Tape:
                     command.category,
                     self._streams[stream],
                     self._engines[action.resource],
-                    action.duration,
+                    action.price,
                     action.latency,
                     after,
                     dispatch,

@@ -8,6 +8,7 @@ from typing import Final, get_args
 from kernbench.des import EventLoop, Fifo, Holds, Owner, order
 from kernbench.errors import KernbenchError, UsageError, site_fact
 from kernbench.hw.device import Device
+from kernbench.hw.explained import Explained, explained_libraries_of
 from kernbench.hw.library import libraries_of
 from kernbench.hw.network import Network
 from kernbench.kernels.host_calls import NO_TIME, HostCalls, host_calls
@@ -24,7 +25,8 @@ class Devices(dict[int, Device]):
 
     Args:
         loop: The loop of commands that take time; None if they take none.
-        note: Told of each change of HBM, see `NotedAllocator`; None if nobody asks.
+        note: Told of each change of HBM, see `NotedAllocator`; None if nobody asks. Whoever asks
+            keeps every record, too: then durations are `hw.explained.Explained`.
     """
 
     def __init__(
@@ -37,7 +39,7 @@ class Devices(dict[int, Device]):
         self._topology = topology
         self._loop = loop
         self._note = note
-        self._libraries = libraries_of(topology)
+        self._libraries = (libraries_of if note is None else explained_libraries_of)(topology)
 
     def __missing__(self, sip: int) -> Device:
         device = self[sip] = Device(sip, self._topology, self._libraries, self._note)
@@ -303,6 +305,7 @@ class GraphEngine:
                     command.args or {},
                     ranges=command.ranges,
                     dispatch=command.took,
+                    price=getattr(command.action, "price", None),
                 )
             )
         # Whoever holds the event or the command does not hold what the command worked on.
@@ -380,11 +383,13 @@ class Hold:
 
     Attributes:
         resource: As above.
-        duration: As above; 0 if commands take no time.
+        price: As above, with what it consists of if every record is kept; 0 if commands take no
+            time.
+        duration: The same without what it consists of.
         latency: As above; 0 if commands take no time.
     """
 
-    __slots__ = ("_effect", "_engine", "duration", "latency", "resource")
+    __slots__ = ("_effect", "_engine", "duration", "latency", "price", "resource")
 
     def __init__(
         self,
@@ -396,7 +401,8 @@ class Hold:
     ) -> None:
         self._engine = engine
         self.resource = resource
-        self.duration = duration if engine.timed else 0
+        self.price = duration if engine.timed else 0
+        self.duration = self.price.plain if isinstance(self.price, Explained) else self.price
         self.latency = latency if engine.timed else 0
         self._effect = effect
 
