@@ -27,7 +27,16 @@ def all_reduce(comm: Comm) -> None:
     result of an earlier one down. Both sides of an exchange belong to the same turn, so nobody
     waits for slots in a circle. With `k` chunks and trees of height `h`, `k + h` turns. May wait.
     """
-    place = _place(comm, 0)
+    up_and_down(comm, _place(comm, 0))
+
+
+def up_and_down(comm: Comm, place: "Place") -> None:
+    """Reduces the buffers of all ranks up a tree, and sends the result down. May wait.
+
+    Args:
+        comm: The collective.
+        place: Place of this rank in the tree of its channel.
+    """
     chunks = pipeline(comm.messages, 2 * place.height)
     comm.cut(chunks)
     for turn in range(chunks + place.depth + 1):
@@ -69,7 +78,7 @@ def broadcast(comm: Comm) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class Place:
     """The place of a rank in a tree.
 
     Attributes:
@@ -85,7 +94,7 @@ class _Place:
     height: int
 
 
-def _place(comm: Comm, root: int) -> _Place:
+def _place(comm: Comm, root: int) -> Place:
     """Returns the place of this rank in the tree of its channel."""
     others = [(root + number) % comm.world_size for number in range(1, comm.world_size)]
     if comm.channel % 2:
@@ -94,14 +103,14 @@ def _place(comm: Comm, root: int) -> _Place:
     first, last, parent, depth = 1, len(others), root, 1
     if comm.rank == root:
         below = (others[_top(first, last) - 1],) if others else ()
-        return _Place(None, below, 0, height)
+        return Place(None, below, 0, height)
     number = others.index(comm.rank) + 1
     while (top := _top(first, last)) != number:
         parent, depth = others[top - 1], depth + 1
         first, last = (first, top - 1) if number < top else (top + 1, last)
     halves = ((first, number - 1), (number + 1, last))
     children = tuple(others[_top(*half) - 1] for half in halves if half[0] <= half[1])
-    return _Place(parent, children, depth, height)
+    return Place(parent, children, depth, height)
 
 
 def _top(first: int, last: int) -> int:
