@@ -79,6 +79,7 @@ class AlgorithmSpec:
         auto: Whether `auto` may choose the algorithm; otherwise a user must name it.
         tuning: The library's own estimate: inside a node, `auto` chooses by it among algorithms
             that all have one.
+        inside: Name of the algorithm that takes the place of this one inside a node.
     """
 
     module: str
@@ -96,6 +97,7 @@ class AlgorithmSpec:
     n_elem: Elements | None = None
     auto: bool = True
     tuning: Tuning | None = None
+    inside: str | None = None
 
 
 _QUEUE_FIELDS: Final = {entry.name for entry in fields(QueueProfile)} & {
@@ -164,6 +166,7 @@ class Chosen:
         p2p: How much of a link a message between two ranks gets; None for all of it.
         by_size: How much of a link a collective gets; None for all of it.
         tuning: The library's own estimate; None if there is none.
+        inside: Name of the algorithm that takes its place inside a node; None for none.
         rails: The most NICs of a node that are used between nodes, each with `channels` of its own.
         only_first: Whether only the first of these NICs is used, which is enough for small sizes.
         slots_at: Place in the file that gives `n_slots`; empty if the file does not.
@@ -180,14 +183,15 @@ class Chosen:
     p2p: P2pChannels | None = None
     by_size: CollectiveChannels | None = None
     tuning: Tuning | None = None
+    inside: str | None = None
     rails: int = 1
     only_first: bool = False
     slots_at: str = field(default="", compare=False)
 
     @property
     def sized(self) -> bool:
-        """Whether its rate depends on the size."""
-        return self.p2p is not None or self.by_size is not None
+        """Whether its rate depends on the size, or its place is taken inside a node."""
+        return bool(self.p2p or self.by_size or self.inside)
 
     def for_size(
         self, operation: str, nbytes: int, ranks: int, *, one_way: bool = False
@@ -313,6 +317,10 @@ def _wrong_names(loaded: Loaded[CclFile]) -> Iterator[Problem]:
             profiles = ", ".join(file.queues)
             hint = did_you_mean(spec.queue, file.queues) or f"the file has {profiles or 'none'}"
             yield loaded.problem("F7", f"algorithms.{name}.queue", text, hint)
+        if spec.inside is not None and spec.inside not in known:
+            text = f"expected one of the algorithms of this file; got {spec.inside!r}"
+            hint = did_you_mean(spec.inside, known) or has
+            yield loaded.problem("F7", f"algorithms.{name}.inside", text, hint)
     for name, queue in file.queues.items():
         if queue.line is not None and queue.line.payload > queue.line.size:
             most, given = format_bytes(queue.line.size), format_bytes(queue.line.payload)
@@ -492,6 +500,7 @@ def choose(
         p2p=profile.p2p,
         by_size=profile.channels,
         tuning=spec.tuning,
+        inside=spec.inside,
         rails=spec.rails,
         slots_at=_given_at(loaded, name, profile, "n_slots"),
     )

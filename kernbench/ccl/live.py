@@ -40,7 +40,6 @@ class LiveComm:
         self.world_size = setting.world_size
         self.root = setting.root
         self.grid = setting.grid
-        self.nodes = setting.nodes
         self.channel = setting.channel
         self.messages = setting.messages
         self._program = program

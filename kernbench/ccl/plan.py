@@ -42,7 +42,6 @@ class Comm(Protocol):
         world_size: Ranks in the group.
         root: Rank inside the group; 0 if the operation has none.
         grid: Extents, fastest first, of the grid that the ranks form; `(world_size,)` for no grid.
-        nodes: Nodes that the ranks are in, for algorithms whose `topology` is `nodes`; otherwise 1.
         channel: Number of the share of each block on which this run of the algorithm works; runs
             for other shares go on at the same time on other PEs.
     """
@@ -51,7 +50,6 @@ class Comm(Protocol):
     world_size: int
     root: int
     grid: tuple[int, ...]
-    nodes: int
     channel: int
 
     @property
@@ -123,7 +121,6 @@ class Setting:
         world_size: Ranks in the group.
         root: Root inside the group; 0 if the operation has none.
         grid: Extents, fastest first, of the grid that the ranks form.
-        nodes: See `Comm`.
         channel: Number of the share of each block.
         channels: Number of shares of each block.
         messages: Number of full messages that the largest block takes; at least 1.
@@ -136,7 +133,6 @@ class Setting:
     channel: int = 0
     channels: int = 1
     messages: int = 1
-    nodes: int = 1
 
     @property
     def default_parts(self) -> int:
@@ -455,7 +451,6 @@ class _Recorder:
         self.world_size = setting.world_size
         self.root = setting.root
         self.grid = setting.grid
-        self.nodes = setting.nodes
         self.channel = setting.channel
         self.cutting = Cutting(setting)
         self.steps: Final = [Column(setting.world_size) for _ in range(6)]

@@ -68,14 +68,12 @@ def programs_of(
     grid = topology.grid(sips) if rails is None else (n,)
     walks = 1 if rails is None or chosen.only_first else len(rails.walks)
     channels = walks * chosen.channels
-    nodes = len({topology.node_of(sip) for sip in sips}) if chosen.topology == "nodes" else 1
     found = []
     for number in range(channels):
         walk, program = number // chosen.channels, algorithm
         if rails is not None:
             program = Along(algorithm, operation, rails.walks[walk], chosen.channels)
-        each = messages(channels)
-        setting = Setting(operation, n, root, grid, number, channels, each, nodes)
+        setting = Setting(operation, n, root, grid, number, channels, messages(channels))
         found.append(ChannelProgram(program, setting, rails, walk, chosen.channels))
     return found
 

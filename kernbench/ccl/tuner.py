@@ -79,7 +79,7 @@ def _of_size(candidates: Sequence[Chosen], nbytes: int) -> Sequence[Chosen]:
 
 def _own_estimate(chosen: Chosen, operation: str, nbytes: int, ranks: int) -> float:
     assert chosen.tuning is not None
-    return chosen.tuning.time(operation, nbytes, ranks, tree=chosen.topology == "nodes")
+    return chosen.tuning.time(operation, nbytes, ranks, tree=chosen.topology == "line")
 
 
 class Choices:
@@ -170,6 +170,7 @@ class Choices:
         if operation not in self._candidates:
             self._candidates[operation] = self._find_candidates(operation)
         candidates = self._candidates[operation] if named is None else [named]
+        candidates = [self._in_place_of(one, operation, members) for one in candidates]
         candidates = [each for one in candidates for each in self._by_rails(one, members)]
         candidates = _of_size(candidates, message_of(operation, 1 << bits, group))
         candidates = [
@@ -177,6 +178,18 @@ class Choices:
         ]
         fastest = self._fastest(candidates, operation, 1 << bits, members)
         return replace(fastest, auto=named is None)
+
+    def _in_one_node(self, sips: Sequence[int]) -> bool:
+        return len(set(map(self._topology.node_of, sips))) == 1
+
+    def _in_place_of(self, chosen: Chosen, operation: str, sips: Sequence[int]) -> Chosen:
+        """Returns the algorithm that takes the place of another one in a group, if there is one."""
+        if chosen.inside is None or not self._in_one_node(sips):
+            return chosen
+        path, loaded = self._file
+        inner = choose(loaded, path, chosen.inside, self._system)
+        check_fits(inner, loaded, self._system)
+        return inner if inner.implements(operation) else chosen
 
     def slot_limit(
         self, operation: str, nbytes: int, sips: Sequence[int], ranks: int | None = None
@@ -305,7 +318,7 @@ class Choices:
         slower, it is one with the fewest channels, since each channel is simulated.
         """
         worthy = self._worthy(candidates, sips)
-        if all(one.tuning for one in worthy) and len(set(map(self._topology.node_of, sips))) == 1:
+        if all(one.tuning for one in worthy) and self._in_one_node(sips):
             return min(worthy, key=lambda one: _own_estimate(one, operation, nbytes, len(sips)))
         times: list[tuple[float, Chosen]] = []
         for candidate in worthy if len(worthy) > 1 else ():
@@ -343,8 +356,7 @@ class Choices:
         messages would take too long.
         """
         if len(self._topology.grid(sips)) == 1:
-            nodes = {self._topology.node_of(sip) for sip in sips}
-            alike = ("grid", "nodes") if len(nodes) == 1 else ("grid",)
+            alike = ("grid", "nodes") if self._in_one_node(sips) else ("grid",)
             flat = [one for one in candidates if one.topology not in alike]
             candidates = flat or candidates
         if len(sips) <= _MANY:

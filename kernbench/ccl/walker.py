@@ -71,7 +71,6 @@ class _Walker:
         self.world_size = n
         self.root = int(along.places[comm.root])
         self.grid: tuple[int, ...] = (n,)
-        self.nodes = comm.nodes
         self.channel = comm.channel % along.channels
         self._along = along
         self._comm = comm

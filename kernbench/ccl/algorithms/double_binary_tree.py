@@ -27,16 +27,7 @@ def all_reduce(comm: Comm) -> None:
     result of an earlier one down. Both sides of an exchange belong to the same turn, so nobody
     waits for slots in a circle. With `k` chunks and trees of height `h`, `k + h` turns. May wait.
     """
-    up_and_down(comm, _place(comm, 0))
-
-
-def up_and_down(comm: Comm, place: "Place") -> None:
-    """Reduces the buffers of all ranks up a tree, and sends the result down. May wait.
-
-    Args:
-        comm: The collective.
-        place: Place of this rank in the tree of its channel.
-    """
+    place = _place(comm, 0)
     chunks = pipeline(comm.messages, 2 * place.height)
     comm.cut(chunks)
     for turn in range(chunks + place.depth + 1):
@@ -78,7 +69,7 @@ def broadcast(comm: Comm) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class _Place:
     """The place of a rank in a tree.
 
     Attributes:
@@ -94,7 +85,7 @@ class Place:
     height: int
 
 
-def _place(comm: Comm, root: int) -> Place:
+def _place(comm: Comm, root: int) -> _Place:
     """Returns the place of this rank in the tree of its channel."""
     others = [(root + number) % comm.world_size for number in range(1, comm.world_size)]
     if comm.channel % 2:
@@ -103,14 +94,14 @@ def _place(comm: Comm, root: int) -> Place:
     first, last, parent, depth = 1, len(others), root, 1
     if comm.rank == root:
         below = (others[_top(first, last) - 1],) if others else ()
-        return Place(None, below, 0, height)
+        return _Place(None, below, 0, height)
     number = others.index(comm.rank) + 1
     while (top := _top(first, last)) != number:
         parent, depth = others[top - 1], depth + 1
         first, last = (first, top - 1) if number < top else (top + 1, last)
     halves = ((first, number - 1), (number + 1, last))
     children = tuple(others[_top(*half) - 1] for half in halves if half[0] <= half[1])
-    return Place(parent, children, depth, height)
+    return _Place(parent, children, depth, height)
 
 
 def _top(first: int, last: int) -> int:
