@@ -209,7 +209,7 @@ class Chosen:
             messages = ranks - 1 if operation in {"all_to_all", "scatter"} else 1
             one_way = one_way or operation in {"gather", "scatter"}
             rate = self.p2p.rate_of(each, ranks, messages=max(1, messages), one_way=one_way)
-        elif self.by_size is not None:
+        elif self.by_size is not None and operation in {"broadcast", "reduce"}:
             rate = self.by_size.rate_of(nbytes, ranks)
         else:
             return self
