@@ -9,7 +9,7 @@ import numpy as np
 
 from kernbench.ccl.channel import ChannelPlan
 from kernbench.ccl.config import Chosen
-from kernbench.ccl.costs import RankCosts, launches_of, pass_over
+from kernbench.ccl.costs import RankCosts, added_on, launches_of, pass_over
 from kernbench.ccl.machine import Machine
 from kernbench.ccl.operations import OPERATIONS, Operation
 from kernbench.ccl.programs import most_messages, programs_of
@@ -85,7 +85,7 @@ class Prepared:
         self.operation: Final[Operation] = OPERATIONS[shape.operation]
         self._blocks: Final = self.operation.sizes(shape.sizes, n)
         self._offsets: Final = np.cumsum(self._blocks, axis=1) - self._blocks
-        pes = [machine.costs(sip) for sip in shape.sips]
+        pes = added_on([machine.costs(sip) for sip in shape.sips], chosen.queue)
         costs = RankCosts(pes, chosen.queue, shape.dtype)
         lead = min(launches_of(chosen.queue, machine.topology.machine.system, shape.sips))
         largest = int(self._blocks.max(initial=0))
