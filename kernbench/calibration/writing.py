@@ -1,7 +1,7 @@
 """Writes a calibrated machine: every number with what it is from."""
 
 import textwrap
-from collections.abc import Collection
+from collections.abc import Mapping
 from pathlib import Path
 
 from kernbench.calibration.calibrating import Calibrated
@@ -12,15 +12,14 @@ from kernbench.topology.spec import MachineSpec
 _WIDTH = 98
 
 
-def text_of(found: Calibrated, folder: Path, base: str, chip: str, given: Collection[str]) -> str:
+def text_of(found: Calibrated, folder: Path, base: str, given: Mapping[str, str]) -> str:
     """Returns a machine file.
 
     Args:
         found: The machine.
         folder: The tables.
         base: Name of the machine whose numbers stay where no table tells others.
-        chip: Name of the machine that has the datasheet's numbers; may be the same.
-        given: Places under `system` whose numbers the file of `chip` gives.
+        given: Comments of a file that has numbers of a datasheet, by place under `system`.
     """
     system = found.system
 
@@ -31,10 +30,13 @@ def text_of(found: Calibrated, folder: Path, base: str, chip: str, given: Collec
             if key == place or key.startswith(f"{place}."):
                 fields.setdefault(str(told), []).append(key[len(place) + 1 :])
         if fields:
-            said = [f"{' '.join(of)} {told}" if any(of) else told for told, of in fields.items()]
+            said = [
+                told if not any(of) or of[0][0].isdigit() else f"{' '.join(of)} {told}"
+                for told, of in fields.items()
+            ]
             return "measured, " + "; ".join(said)
-        if chip != base and place in given and not place.startswith(("host.", "sip.kernels")):
-            return chip
+        if place in given:
+            return given[place]
         return f"inferred from {base}" if len(names) > 2 else ""
 
     def on_a_line(names: Names) -> bool:

@@ -8,6 +8,7 @@ from kernbench.calibration.shares import with_shares
 from kernbench.calibration.writing import text_of
 from kernbench.cli.failures import Exit, failed
 from kernbench.config import load_with_marks
+from kernbench.config.yaml_file import read_text
 from kernbench.errors import UsageError
 from kernbench.report import replacing
 from kernbench.topology import load_topology
@@ -29,17 +30,17 @@ def calibrate_machine(
     try:
         like = load_topology(base).topology_obj
         chip = load_topology(topology or base)
-        given = load_with_marks(MachineSpec, chip.path).marks
+        given = _comments(chip.path)
         system = chip.topology_obj.machine.system
         if topology is not None:
             system = with_shares(system, like.machine.system)
-        name = out.stem
-        system = replace(
-            system, name=name, description=f"{system.description.removesuffix(' (calibrated)')} (calibrated)"
-        )
+        system = replace(system, name=out.stem)
         found = calibrate(folder, system, lambda stage: print(f"# {stage}"))
-        places = {field.removeprefix("system.") for field in given}
-        text = text_of(found, folder, like.name, chip.topology_obj.name, places)
+        links = any(place.startswith("sips.") for place in found.told)
+        what = system.description.partition(" (calibrated")[0]
+        said = f"{what} (calibrated{'' if links else ', but not its links'})"
+        found = replace(found, system=replace(found.system, description=said))
+        text = text_of(found, folder, like.name, {} if topology is None else given)
         with replacing(out) as file:
             file.write(text)
         load_topology(out)
@@ -48,6 +49,17 @@ def calibrate_machine(
     _show(found, verbose=verbose)
     print(f"wrote {out}; kernbench show-machine {out}")
     return Exit.OK
+
+
+def _comments(file: Path) -> dict[str, str]:
+    """Returns the comment behind each value of a machine's file, by its place under `system`."""
+    lines = read_text(file).splitlines()
+    found = {}
+    for field, mark in load_with_marks(MachineSpec, file).marks.items():
+        _, sign, said = lines[mark.line - 1].partition(" # ")
+        if sign and not said.startswith("measured,"):
+            found[field.removeprefix("system.")] = said.strip()
+    return found
 
 
 def _show(found: Calibrated, *, verbose: bool) -> None:
