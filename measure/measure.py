@@ -7,6 +7,7 @@ measured again: run it once more with the same `--out` to go on.
 """
 
 import argparse
+import datetime
 import gc
 import json
 import os
@@ -34,10 +35,11 @@ TABLES: dict[str, Table] = {
     )
 }
 PROFILED_TOGETHER = 12
+LONGEST = datetime.timedelta(hours=1)
 CANNOT = (RuntimeError, NotImplementedError, torch.OutOfMemoryError, AttributeError)
 
 
-class Session:
+class Run:
     """One run of the script.
 
     Args:
@@ -135,7 +137,7 @@ class Session:
     def barrier(self) -> None:
         """Waits for all ranks without using a GPU."""
         if self.group.world > 1:
-            dist.monitored_barrier(self.group.extra["host"], timeout=_HOUR)
+            dist.monitored_barrier(self.group.extra["host"], timeout=LONGEST)
 
     def run(self, names: Sequence[str]) -> None:
         """Measures tables: those of the host by rank 0 alone, of several GPUs, then of single ones.
@@ -154,11 +156,6 @@ class Session:
                     self.alone(table)
                     self._say(f"{table.name}: {seconds() - begin:.0f} s")
             self.barrier()
-
-
-import datetime  # noqa: E402
-
-_HOUR = datetime.timedelta(hours=1)
 
 
 def about(timer: Timer, group: Group) -> Values:
@@ -185,10 +182,10 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--quick", action="store_true", help="a few lines, to try the script")
     args = parser.parse_args()
-    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if args.device == "cuda" and not torch.cuda.is_available():
         parser.error("PyTorch sees no GPU here; --device cpu --quick tries the script without one")
-    device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if args.device == "cuda" else "cpu"
+    device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if args.device == "cuda" else "cpu"
     if args.device == "cuda":
         torch.cuda.set_device(device)
     Path(args.out).mkdir(parents=True, exist_ok=True)
@@ -197,10 +194,10 @@ def main() -> None:
         if rank == 0:
             said = json.dumps(about(timer, group), indent=2)
             (Path(args.out) / "about.json").write_text(said + "\n")
-        session = Session(args, timer, group)
-        session.run(args.tables)
-        if session.left:
-            left = ", ".join(f"{count} of {name}" for name, count in session.left.items())
+        job = Run(args, timer, group)
+        job.run(args.tables)
+        if job.left:
+            left = ", ".join(f"{count} of {name}" for name, count in job.left.items())
             print(f"[{rank}] lines not measured: {left}; run again with --out {args.out}")
 
 

@@ -1,6 +1,7 @@
 """What a table is made of, and its file."""
 
 import csv
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -102,7 +103,5 @@ class File:
 
 def product(*axes: Sequence[Any], quick: bool = False) -> Iterator[tuple[Any, ...]]:
     """Yields combinations; of every axis but the first only its first value, if `quick`."""
-    import itertools
-
     taken = [axis if not at else axis[:1] for at, axis in enumerate(axes)] if quick else axes
     return itertools.product(*taken)

@@ -1,4 +1,7 @@
-"""What the host costs: enqueueing one call, copies to a device and back. Run while nothing else is."""
+"""What the host costs: enqueueing one call, copies to a device and back.
+
+Run while nothing else is.
+"""
 
 import functools
 import statistics

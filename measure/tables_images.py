@@ -81,9 +81,7 @@ def _convolution(
     return lambda: aten.convolution_backward(grad, x, w, None, *steps)
 
 
-def _planes(
-    timer: Timer, family: str, dtype: str, last: int, n: int, c: int, h: int
-) -> Call:
+def _planes(timer: Timer, family: str, dtype: str, last: int, n: int, c: int, h: int) -> Call:
     name, _, way = family.partition("_")
     backward = way == "bwd"
     x = _image(timer, dtype, last, n, c, h, h, grad=backward)
@@ -175,7 +173,16 @@ def images(timer: Timer, group: Group) -> Iterator[Row]:
         named = {"direction": direction, "dtype": dtype, "last": last, "n": n, "sizes": sizes}
         yield row(_convolution, "conv", direction, dtype, last, n, *sizes, **named)
     resized = ("nearest2", "bilinear2")
-    for family in ("bn", "bn_eval", "gn", "maxpool3s2", "maxpool2", "avgpool2", "adaptive7", *resized):
+    for family in (
+        "bn",
+        "bn_eval",
+        "gn",
+        "maxpool3s2",
+        "maxpool2",
+        "avgpool2",
+        "adaptive7",
+        *resized,
+    ):
         ways = (family,) if family == "bn_eval" else (family, f"{family}_bwd")
         for way in ways:
             for dtype in ("bf16", "fp32"):

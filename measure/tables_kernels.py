@@ -1,6 +1,7 @@
 """Single kernels of one GPU: products, row operations, elementwise ones, attention, optimisers."""
 
 import functools
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -200,12 +201,13 @@ def sustained(timer: Timer, group: Group) -> Iterator[Row]:
         marks[-1].record()
         read = _clock(timer)
         timer.wait()
-        tenths = [
-            1e3 * a.elapsed_time(b) / tenth for a, b in zip(marks, marks[1:], strict=False)
-        ]
+        tenths = [1e3 * a.elapsed_time(b) / tenth for a, b in itertools.pairwise(marks)]
         return {
-            **{"us": tenths[-1], "first_us": tenths[0], "mid_us": tenths[5]},
-            **{"flushed_us": flushed, **read},
+            "us": tenths[-1],
+            "first_us": tenths[0],
+            "mid_us": tenths[5],
+            "flushed_us": flushed,
+            **read,
         }
 
     if timer.gpu:

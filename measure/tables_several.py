@@ -42,9 +42,7 @@ def joined(rank: int, world: int, device: str) -> Iterator[Group]:
     gpu = device != "cpu"
     named: dict[str, Any] = {"device_id": torch.device(device)} if gpu else {}
     dist.init_process_group("nccl" if gpu else "gloo", **named)
-    groups = {
-        n: dist.new_group(list(range(n))) for n in Group(rank, world).sizes if n < world
-    }
+    groups = {n: dist.new_group(list(range(n))) for n in Group(rank, world).sizes if n < world}
     try:
         yield Group(rank, world, {"host": dist.new_group(backend="gloo"), "groups": groups})
     finally:
@@ -162,8 +160,9 @@ def _forced(
         number = ALGORITHMS.index(algorithm) * len(PROTOCOLS) + PROTOCOLS.index(protocol)
         env = {
             **os.environ,
-            **{"NCCL_ALGO": algorithm, "NCCL_PROTO": protocol},
-            **{"TORCHELASTIC_USE_AGENT_STORE": "False"},
+            "NCCL_ALGO": algorithm,
+            "NCCL_PROTO": protocol,
+            "TORCHELASTIC_USE_AGENT_STORE": "False",
             "MASTER_PORT": str(int(os.environ["MASTER_PORT"]) + 1 + number),
         }
         command = [sys.executable, str(Path(__file__).resolve())]
@@ -322,6 +321,18 @@ def host_ranks(timer: Timer, group: Group) -> Iterator[Row]:
         "batch_isend_irecv ring (1 send, 1 recv)": exchange,
     }
 
+    first, second = (torch.randn(64, 64, device=timer.device).bfloat16() for _ in range(2))
+    linear, gelu = torch.nn.functional.linear, torch.nn.functional.gelu
+
+    def layers(reduced: bool) -> None:
+        for _ in range(4):
+            out = linear(gelu(linear(first, second)), second)
+            if reduced:
+                dist.all_reduce(out)
+
+    calls["4 x (linear gelu linear)"] = lambda: layers(False)
+    calls["4 x (linear gelu linear all_reduce)"] = lambda: layers(True)
+
     def measure(call: Call) -> Values:
         dist.barrier(group.extra["host"])
         us, free, wall = enqueued_us(timer, call, 50)
@@ -341,9 +352,7 @@ TABLES = (
         collectives,
         where="all",
     ),
-    Table(
-        "protocols", ("op", "algo", "proto", "n", "bytes"), ("us",), protocols, where="all"
-    ),
+    Table("protocols", ("op", "algo", "proto", "n", "bytes"), ("us",), protocols, where="all"),
     Table("p2p", ("pattern", "bytes"), ("us",), p2p, where="all"),
     Table(
         "overlap2",

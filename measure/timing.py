@@ -104,7 +104,9 @@ class Timer:
         host = min(host, self.host_us(call))
         spin = max(spin_us, 2 * host)
         once = self._events(call, spin_us=spin, flush=flush)
-        repeats = max(3 if once > BUDGET_US else least, min(60, int(BUDGET_US / (once + spin + 80))))
+        repeats = max(
+            3 if once > BUDGET_US else least, min(60, int(BUDGET_US / (once + spin + 80)))
+        )
         return statistics.median(
             self._events(call, spin_us=spin, flush=flush) for _ in range(repeats)
         )
@@ -171,9 +173,7 @@ class Timer:
                     self.wait()
         found: list[list[float]] = [[]]
         device = [
-            each
-            for each in profile.events()
-            if each.device_type == torch.autograd.DeviceType.CUDA
+            each for each in profile.events() if each.device_type == torch.autograd.DeviceType.CUDA
         ]
         device.sort(key=lambda each: each.time_range.start)
         for each in device:
@@ -184,6 +184,4 @@ class Timer:
         if len(found) != 2 * repeats * len(calls) + 1:
             raise RuntimeError("the profiler has not seen the kernels: it may lack permission")
         sums = [sum(each) for each in found[1::2]]
-        return [
-            statistics.median(sums[at : at + repeats]) for at in range(0, len(sums), repeats)
-        ]
+        return [statistics.median(sums[at : at + repeats]) for at in range(0, len(sums), repeats)]

@@ -63,9 +63,7 @@ def _silent(text: str) -> None:
     del text
 
 
-def calibrate(
-    folder: Path, base: SystemSpec, say: Callable[[str], None] = _silent
-) -> Calibrated:
+def calibrate(folder: Path, base: SystemSpec, say: Callable[[str], None] = _silent) -> Calibrated:
     """Returns a machine whose numbers are refitted wherever the folder has a table for them.
 
     Args:
@@ -84,7 +82,9 @@ def calibrate(
     if not cells:
         expected = ", ".join(f"{name}.csv" for name in SOURCES)
         hint = f"it expects some of {expected}: measure/README.md says how to get them"
-        raise UsageError(f"{folder}: no table that a number could be fitted on", hint=hint, code="F11")
+        raise UsageError(
+            f"{folder}: no table that a number could be fitted on", hint=hint, code="F11"
+        )
     found = event_us(folder)
     pair = EVENT_US if found is None else found
     system, told, outcomes = base, {}, []

@@ -9,17 +9,33 @@ from typing import Final, NamedTuple, TypeAlias
 
 from kernbench.attention.bands import CAUSAL, EVERYTHING, bands
 from kernbench.attention.rows import in_order
-from kernbench.calibration import images
+from kernbench.calibration import collectives, images
 from kernbench.errors import UsageError
+from kernbench.hw.attention import Direction
 from kernbench.hw.library import Library
 from kernbench.kernels import attention, lists, products
 from kernbench.kernels.operands import Layout, Operand, row_major, total_bytes
 from kernbench.kernels.prices import Price, of_sum, priced
 from kernbench.kernels.products import Sizes
 from kernbench.memory import DType, dtypes
+from kernbench.topology.spec import SystemSpec
 
 Line: TypeAlias = Mapping[str, str]
-Law: TypeAlias = Callable[[Library, Line], int]
+
+
+class Machine:
+    """What laws ask: the machine, and the library of one of its SIPs.
+
+    Args:
+        system: The machine.
+    """
+
+    def __init__(self, system: SystemSpec) -> None:
+        self.system: Final = system
+        self.library: Final = Library(system.sip)
+
+
+Law: TypeAlias = Callable[[Machine, Line], int]
 
 DTYPES: Final = {
     **images.DTYPES,
@@ -29,16 +45,23 @@ DTYPES: Final = {
 }
 
 
+def _every(line: Line) -> bool:
+    del line
+    return True
+
+
 class Source(NamedTuple):
     """How a table is read.
 
     Attributes:
         laws: What the simulator says of each measured column, by its name.
         events: Whether times hold that of an event pair.
+        lines: Which lines there are laws for; by default all.
     """
 
     laws: Mapping[str, Law]
     events: bool = False
+    lines: Callable[[Line], bool] = _every
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +89,14 @@ class Cell:
         key = ",".join(value for name, value in self.line.items() if name not in measured)
         return zlib.crc32(key.encode()) % 2 == 1
 
-    def error(self, library: Library, event_us: float) -> float:
+    def error(self, machine: Machine, event_us: float) -> float:
         """Returns `predicted / measured - 1`.
 
         Args:
-            library: Of the machine.
             event_us: What an event pair reads with nothing between.
         """
         taken = event_us if SOURCES[self.table].events else 0.0
-        return (self.law(library, self.line) / 1e6 + taken) / self.us - 1
+        return (self.law(machine, self.line) / 1e6 + taken) / self.us - 1
 
 
 def plain(dtype: DType, *shape: int) -> Layout:
@@ -83,7 +105,11 @@ def plain(dtype: DType, *shape: int) -> Layout:
 
 
 _ELEMENTWISE: Final[dict[str, str]] = {
-    **{"add_scalar": "add", "zero": "zero_", "copy": "copy_", "add": "add", "mul": "mul"},
+    "add_scalar": "add",
+    "zero": "zero_",
+    "copy": "copy_",
+    "add": "add",
+    "mul": "mul",
     **{name: name for name in ("exp", "gelu", "silu", "relu", "normal_", "uniform_")},
     "bernoulli_": "bernoulli_",
 }
@@ -166,7 +192,7 @@ def _attention(library: Library, line: Line, *, backward: bool) -> int:
     # Backward: the gradient, the operands, the result and the sums in; three gradients out.
     moved = (q, q, k, k, q, lse, q, k, k) if backward else (q, k, k, q, lse)
     backend = line["backend"].removesuffix("2")
-    way: attention.Direction = "backward" if backward else "forward"
+    way: Direction = "backward" if backward else "forward"
     return attention.duration_ps(library, backend, way, (q, k, k), (seen,), total_bytes(moved))
 
 
@@ -217,20 +243,35 @@ def _optimiser(library: Library, line: Line) -> int:
             raise UsageError(f"optim.csv: no law for {op!r}")
 
 
-SOURCES: Final[Mapping[str, Source]] = {
-    "memory": Source({"us": _elementwise}),
-    "elementwise": Source({"us": _elementwise}, events=True),
-    "rowops2": Source({"us": _rows}, events=True),
-    "gemm2": Source({"us": _product}),
-    "attention2": Source({"fwd_us": _forward, "bwd_us": _backward}),
-    "embedding": Source({"us": _embedding}, events=True),
-    "optim": Source({"us": _optimiser}, events=True),
-    "images": Source({"us": images.modelled_ps}),
-}
-"""Tables of single kernels. Products and attention hold the time of an event pair in `start`."""
+def _alone(law: Callable[[Library, Line], int]) -> Law:
+    """Returns the law of a table that one SIP tells."""
+    return lambda machine, line: law(machine.library, line)
 
-_NO_LAW: Final = {"optim": {"adamw_foreach"}}
-"""Lines that the simulator computes as many operations of their own."""
+
+def _collective(machine: Machine, line: Line) -> int:
+    return collectives.modelled_ps(machine.system, line)
+
+
+_COLLECTIVES: Final = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
+
+SOURCES: Final[Mapping[str, Source]] = {
+    "memory": Source({"us": _alone(_elementwise)}),
+    "elementwise": Source({"us": _alone(_elementwise)}, events=True),
+    "rowops2": Source({"us": _alone(_rows)}, events=True),
+    "gemm2": Source({"us": _alone(_product)}),
+    "attention2": Source({"fwd_us": _alone(_forward), "bwd_us": _alone(_backward)}),
+    "embedding": Source({"us": _alone(_embedding)}, events=True),
+    "optim": Source(
+        {"us": _alone(_optimiser)}, events=True, lines=lambda line: line["op"] != "adamw_foreach"
+    ),
+    "images": Source({"us": _alone(images.modelled_ps)}),
+    "collectives": Source(
+        {"us": _collective},
+        lines=lambda line: line["algo"] == "default" and line["op"] in _COLLECTIVES,
+    ),
+}
+"""Tables that numbers are fitted on. Products and attention hold the time of an event pair in
+`start`; `foreach` AdamW is many operations of lists, which no line of the table tells apart."""
 
 
 def read_cells(folder: Path) -> Iterator[Cell]:
@@ -246,14 +287,13 @@ def read_cells(folder: Path) -> Iterator[Cell]:
         file = folder / f"{name}.csv"
         if file.exists():
             for line in read_lines(file):
-                if line.get("op") not in _NO_LAW.get(name, ()):
-                    yield from _cells(file, name, source, line)
+                yield from _cells(file, name, source, line)
 
 
 def _cells(file: Path, name: str, source: Source, line: Line) -> Iterator[Cell]:
     for column, law in source.laws.items():
         try:
-            if line[column]:
+            if line[column] and source.lines(line):
                 yield Cell(name, line, column, float(line[column]), law)
         except (KeyError, ValueError) as error:
             raise UsageError(f"{file}: {_said(line)}: {error!r}", code="F2") from error

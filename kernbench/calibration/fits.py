@@ -31,6 +31,7 @@ BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "start": (1e4, 2e8),
     "program": (1e4, 1e8),
     "bandwidth": (1e9, 1e14),
+    "latency": (1e3, 1e8),
 }
 """Least and most of a number, by its name, in picoseconds, bytes, or so much a second."""
 
@@ -140,8 +141,7 @@ GEMM: Final = (
         "products",
         "gemm2",
         tuple(
-            PRODUCTS + name
-            for name in ("start", "write_back", "kernels.0.edge", "kernels.1.edge")
+            PRODUCTS + name for name in ("start", "write_back", "kernels.0.edge", "kernels.1.edge")
         ),
         lambda _: True,
     ),
@@ -217,7 +217,11 @@ IMAGES: Final = (
             ("batch_norm.share batch_norm.alone", "bn", {"dtype": "fp32", "last": "0"}),
             ("batch_norm_last.share", "bn", {"dtype": "fp32", "last": "1"}),
             ("batch_norm_apply.share batch_norm_apply.row", "bn_eval", {}),
-            ("batch_norm_stats.element batch_norm_stats.alone", "bn", {"dtype": "bf16", "last": "0"}),
+            (
+                "batch_norm_stats.element batch_norm_stats.alone",
+                "bn",
+                {"dtype": "bf16", "last": "0"},
+            ),
             ("batch_norm_own_last.element", "bn", {"dtype": "bf16", "last": "1"}),
             (
                 "batch_norm_backward.share batch_norm_backward.alone",
@@ -283,5 +287,18 @@ ATTENTIONS: Final = tuple(
     )
 )
 
-FITS: Final = (*MEMORY, *ELEMENTWISE, *ROWS, *GEMM, *IMAGES, *ATTENTIONS)
+_LARGE: Final = 256 * _MIB
+_LEAST: Final = 16 << 10
+
+COLLECTIVES: Final = (
+    Fit("collectives", "collectives", ("sips.network.bandwidth",), _bytes(_LARGE)),
+    Fit(
+        "collectives",
+        "collectives",
+        ("sips.network.latency",),
+        lambda line: int(line["n"]) > 2 and int(line["bytes"]) <= _LEAST,
+    ),
+)
+
+FITS: Final = (*MEMORY, *ELEMENTWISE, *ROWS, *GEMM, *IMAGES, *ATTENTIONS, *COLLECTIVES)
 """All of them, in order: what a later one needs, an earlier one has fitted."""

@@ -6,11 +6,10 @@ from math import exp, log
 from statistics import fmean
 from typing import Any, Final
 
-from kernbench.calibration.cells import Cell
+from kernbench.calibration.cells import Cell, Machine
 from kernbench.calibration.fits import BOUNDS, Fit
 from kernbench.calibration.values import amount, get, has_field, path_of, put
 from kernbench.errors import UsageError
-from kernbench.hw.library import Library
 from kernbench.topology.spec import SystemSpec
 
 CELLS_A_NUMBER: Final = 5
@@ -69,8 +68,8 @@ def mean_error(cells: Sequence[Cell], system: SystemSpec, event_us: float) -> fl
         system: The machine.
         event_us: What an event pair reads with nothing between.
     """
-    library = Library(system.sip)
-    return fmean([abs(cell.error(library, event_us)) for cell in cells] or [0.0])
+    machine = Machine(system)
+    return fmean([abs(cell.error(machine, event_us)) for cell in cells] or [0.0])
 
 
 def fitted(

@@ -71,17 +71,31 @@ def _of_copies(lines: Lines) -> tuple[float, float] | None:
     return rate, US * at_small - 1e12 * small / rate
 
 
-def _views(lines: Lines) -> float | None:
-    """What a view more takes in a backward pass: of 8 views and of one, in pairs of equal hosts."""
-    found = []
-    for who in dict.fromkeys(line["who"] for line in lines):
-        one, eight = (
-            _mean_of(lines, lambda ln, what=what, who=who: ln["what"] == what and ln["who"] == who)  # type: ignore[misc]
-            for what in ("backward, 1 view", "backward, 8 views")
-        )
-        if one is not None and eight is not None:
-            found.append(US * (eight - one) / 7)
-    return fmean(found) if found else None
+def _more(fewer: str, more: str, calls: int, who: str = "") -> Callable[[Lines], float | None]:
+    """Returns what reads the time of one of some calls that one line has more than another.
+
+    Pairs of lines count that were measured in the same way; their mean is taken.
+
+    Args:
+        fewer: `what` of the line without the calls.
+        more: `what` of the line with them.
+        calls: How many more they are.
+        who: Whose lines count; empty for everybody's.
+    """
+
+    def read(lines: Lines) -> float | None:
+        by_way: dict[tuple[str, ...], dict[str, float]] = {}
+        for line in lines:
+            way = (line["who"], line["n"], line["cpus"])
+            by_way.setdefault(way, {})[line["what"]] = float(line["us"] or "nan")
+        found = [
+            (each[more] - each[fewer]) / calls
+            for way, each in by_way.items()
+            if fewer in each and more in each and who in {"", way[0]}
+        ]
+        return US * fmean(found) if found else None
+
+    return read
 
 
 def _small_messages(lines: Lines) -> float | None:
@@ -113,9 +127,25 @@ READINGS: Final = (
         "one small kernel, eager",
         _called("add_ 32 floats, eager per call"),
     ),
-    Reading("host", "host", "host.dispatch_of.event", "event record", _called("event record timing")),
+    Reading(
+        "host", "host", "host.dispatch_of.event", "event record", _called("event record timing")
+    ),
     Reading("host", "host", "host.eager.view", "x.t()", _called("x.t()")),
-    Reading("host", "host", "host.eager.autograd", "a view more in a backward pass", _views),
+    Reading(
+        "host",
+        "host",
+        "host.eager.autograd",
+        "a view more in a backward pass",
+        # Of a rank alone: `beside_percent` says what others add.
+        _more("backward, 1 view", "backward, 8 views", 7, "one process"),
+    ),
+    Reading(
+        "host",
+        "host",
+        "host.dispatch_of.collective",
+        "an all_reduce more among other work",
+        _more("4 x (linear gelu linear)", "4 x (linear gelu linear all_reduce)", 4),
+    ),
     Reading("host", "p2p", "host.dispatch_of.message", "send of 1 to 4 KiB", _small_messages),
     Reading(
         "host",

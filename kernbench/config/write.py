@@ -136,9 +136,7 @@ def _short(value: Any) -> str:
     """Returns a dataclass instance on one line, without what has its default."""
     default = {one.name: one.default for one in dataclasses.fields(value)}
     parts = _parts(type(value), value) or ()
-    told = [
-        f"{name}: {flow(part, one)}" for name, part, one in parts if one != default.get(name)
-    ]
+    told = [f"{name}: {flow(part, one)}" for name, part, one in parts if one != default.get(name)]
     return "{" + ", ".join(told) + "}"
 
 
