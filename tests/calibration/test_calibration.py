@@ -191,5 +191,3 @@ def test_a_folder_without_tables_and_a_wrong_line_are_named(tmp_path: Path) -> N
     (tmp_path / "gemm2.csv").write_text("dtype,m,n,k,us\nbf16,1,2,3,quick\n")
     with pytest.raises(UsageError, match=r"gemm2\.csv: bf16 1 2 3 quick"):
         calibrate(tmp_path, BASE)
-
-
