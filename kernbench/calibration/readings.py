@@ -71,7 +71,7 @@ def _of_copies(lines: Lines) -> tuple[float, float] | None:
     return rate, US * at_small - 1e12 * small / rate
 
 
-def _more(fewer: str, more: str, calls: int, who: str = "") -> Callable[[Lines], float | None]:
+def _more(fewer: str, more: str, calls: int) -> Callable[[Lines], float | None]:
     """Returns what reads the time of one of some calls that one line has more than another.
 
     Pairs of lines count that were measured in the same way; their mean is taken.
@@ -80,7 +80,6 @@ def _more(fewer: str, more: str, calls: int, who: str = "") -> Callable[[Lines],
         fewer: `what` of the line without the calls.
         more: `what` of the line with them.
         calls: How many more they are.
-        who: Whose lines count; empty for everybody's.
     """
 
     def read(lines: Lines) -> float | None:
@@ -90,8 +89,8 @@ def _more(fewer: str, more: str, calls: int, who: str = "") -> Callable[[Lines],
             by_way.setdefault(way, {})[line["what"]] = float(line["us"] or "nan")
         found = [
             (each[more] - each[fewer]) / calls
-            for way, each in by_way.items()
-            if fewer in each and more in each and who in {"", way[0]}
+            for each in by_way.values()
+            if fewer in each and more in each
         ]
         return US * fmean(found) if found else None
 
@@ -120,25 +119,11 @@ READINGS: Final = (
     Reading(
         "memory", "memory", "sip.cube.sram.bandwidth", "largest up to 16 MiB, warm", _warm_bandwidth
     ),
-    Reading(
-        "host",
-        "launch",
-        "host.dispatch",
-        "one small kernel, eager",
-        _called("add_ 32 floats, eager per call"),
-    ),
+    Reading("host", "host", "host.loop", "x.add_(1), in a loop", _called("x.add_(1)")),
     Reading(
         "host", "host", "host.dispatch_of.event", "event record", _called("event record timing")
     ),
     Reading("host", "host", "host.eager.view", "x.t()", _called("x.t()")),
-    Reading(
-        "host",
-        "host",
-        "host.eager.autograd",
-        "a view more in a backward pass",
-        # Of a rank alone: `beside_percent` says what others add.
-        _more("backward, 1 view", "backward, 8 views", 7, "one process"),
-    ),
     Reading(
         "host",
         "host",
@@ -163,6 +148,15 @@ READINGS: Final = (
     ),
 )
 """All of them; those of a stage come before its fits."""
+
+
+PROPORTIONAL: Final = (
+    "host.dispatch",
+    *(f"host.dispatch_of.{name}" for name in ("compute", "kernel", "copy", "collective")),
+    *(f"host.dispatch_of.{name}" for name in ("message", "batch", "event")),
+    *(f"host.eager.{name}" for name in ("view", "autograd", "hook", "shard", "dtensor")),
+)
+"""Times of a host among other work, which no line tells alone: they are in proportion to `loop`."""
 
 
 def readings(folder: Path, stage: str) -> Mapping[Reading, float]:

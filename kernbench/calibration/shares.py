@@ -7,7 +7,7 @@ from kernbench.calibration.values import amount
 from kernbench.topology.spec import GemmSpec, LibrarySpec, SystemSpec
 from kernbench.units import FlopRate
 
-HOST: Final = ("dispatch", "dispatch_of", "eager", "launch_queue")
+HOST: Final = ("dispatch", "dispatch_of", "eager", "launch_queue", "loop")
 
 
 def with_shares(chip: SystemSpec, like: SystemSpec) -> SystemSpec:

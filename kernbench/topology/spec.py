@@ -123,6 +123,8 @@ class HostSpec:
         dispatch_of: Host times of issuing commands of some kinds, in place of `dispatch`. Default:
             all cost the same.
         eager: What PyTorch itself takes beside. Default: nothing.
+        loop: What enqueueing one small kernel takes in a loop of nothing else. It is not simulated:
+            `kernbench calibrate` tells by it how fast a host is beside another. Default: unknown.
     """
 
     dispatch: Latency = Ps(9_300_000)
@@ -131,6 +133,7 @@ class HostSpec:
     gloo: LinkSpec = _GLOO
     dispatch_of: DispatchSpec = _ALL_ALIKE
     eager: EagerSpec = _NO_EAGER
+    loop: Latency | None = None
 
 
 @dataclass(frozen=True, slots=True)
