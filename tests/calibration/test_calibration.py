@@ -65,8 +65,9 @@ def tables_of(system: SystemSpec, folder: Path, event: float) -> None:
     ]
     written(folder, "rowops2", [us("rowops2", line) for line in rows])
     written(folder, "launch", [{"what": "add_ 32 floats, graph of 20", "us": 1.5}])
-    pair = {"what": "event pair around one add_ (GPU time)", "us": 1.5 + event}
-    written(folder, "host", [{**pair, "who": "one process", "n": 1, "cpus": "free"}])
+    host = {"event pair around one add_ (GPU time)": 1.5 + event, "x.add_(1)": 12.72, "x.t()": 3}
+    alone = {"who": "one process", "n": 1, "cpus": "free"}
+    written(folder, "host", [{"what": what, **alone, "us": us} for what, us in host.items()])
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +95,17 @@ def test_the_event_pair_is_taken_off(found: Calibrated) -> None:
         assert cells > 20
         assert after < 0.02 < before
         assert aside < 0.02
+
+
+def test_host_times_are_in_proportion_to_the_loop_unless_a_line_tells_them(
+    found: Calibrated,
+) -> None:
+    host = found.system.host
+    assert BASE.host.loop == 6_360_000
+    assert (host.loop, host.eager.view) == (12_700_000, 3_000_000)
+    assert host.dispatch == pytest.approx(2 * 9_300_000, rel=0.01)
+    assert host.eager.autograd == pytest.approx(2 * 6_600_000, rel=0.01)
+    assert host.eager.beside_percent == BASE.host.eager.beside_percent
 
 
 def test_what_no_table_tells_stays_as_it_was(found: Calibrated) -> None:
