@@ -126,7 +126,8 @@ def _of(outcome: Outcome) -> dict[str, Told]:
         return {}
     _, aside = outcome.cells
     told = Told(outcome.fit.table, f"{100 * outcome.errors[1]:.0f} % of {aside}")
-    return {place: told for number in outcome.fit.numbers for place in number.split("+")}
+    numbers = outcome.fit.numbers[: len(outcome.numbers)]
+    return {place: told for number in numbers for place in number.split("+")}
 
 
 def _tables(

@@ -43,7 +43,8 @@ class Fit:
     Attributes:
         stage: Which step of the order it is of.
         table: The table.
-        numbers: Where they stand under `system`; several places joined by `+` have one value.
+        numbers: Where they stand under `system`, those first that matter most: with few cells the
+            last ones stay the base's. Numbers joined by `+` keep their proportions.
         lines: Which lines of the table tell them.
         column: The measured column; empty for all.
     """
@@ -101,6 +102,9 @@ ELEMENTWISE: Final = (
     *(
         Fit("elementwise", "elementwise", _kernels(number), _is(op=op))
         for number, op in (
+            ("gelu.element+silu.element", "gelu silu"),
+            ("normal.element+uniform.element+bernoulli.element", "normal_ uniform_ bernoulli_"),
+            ("indexed.element+scattered.element", "add_bcast transpose_copy"),
             ("gelu.element", "gelu"),
             ("silu.element", "silu"),
             ("dropout.element", "dropout"),
@@ -272,7 +276,7 @@ IMAGES: Final = (
     ),
 )
 
-_NUMBERS: Final = ("start", "program", "share", "scores")
+_NUMBERS: Final = ("share", "start", "program", "scores")
 
 ATTENTIONS: Final = tuple(
     Fit(

@@ -13,7 +13,7 @@ from kernbench.errors import UsageError
 from kernbench.topology.spec import SystemSpec
 
 CELLS_A_NUMBER: Final = 5
-"""A law has fewer numbers than a fifth of its cells; else the base's stay."""
+"""A law has fewer numbers than a fifth of its cells; those that are too many stay the base's."""
 
 _GOOD: Final = 1e-4
 _WIDEST: Final = 2.0
@@ -96,7 +96,8 @@ def fitted(
     if not (ours and aside) or not all(places):
         missing = "no such number in the machine" if told else f"too few lines in {fit.table}.csv"
         return system, Outcome(fit, missing=missing)
-    if CELLS_A_NUMBER * len(places) >= len(told):
+    places = places[: (len(told) - 1) // CELLS_A_NUMBER]
+    if not places:
         return system, Outcome(fit, missing=f"{len(told)} cells are too few")
     old = [amount(get(system, paths[0])) for paths in places]
 
@@ -112,9 +113,11 @@ def fitted(
 
     def machine(logs: Sequence[float]) -> SystemSpec:
         found = system
-        for paths, each in zip(places, logs, strict=True):
+        for paths, each, first in zip(places, logs, begin, strict=True):
             for path in paths:
-                found = put(found, path, exp(each))
+                least, most = BOUNDS[str(path[-1])]
+                number = exp(each - first) * max(1, amount(get(system, path)))
+                found = put(found, path, min(max(number, least), most))
         return found
 
     def loss(logs: Sequence[float]) -> float:

@@ -2,6 +2,7 @@
 
 import csv
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ OTHER = {
 """Numbers of a machine that is unlike the base."""
 
 
-def written(folder: Path, name: str, lines: list[dict[str, object]]) -> None:
+def written(folder: Path, name: str, lines: Sequence[Mapping[str, object]]) -> None:
     with (folder / f"{name}.csv").open("w", newline="") as out:
         writer = csv.DictWriter(out, list(lines[0]))
         writer.writeheader()
@@ -42,7 +43,7 @@ def tables_of(system: SystemSpec, folder: Path, event: float) -> None:
     """Writes the tables that a host would give that is exactly as a machine."""
     machine = Machine(system)
 
-    def us(table: str, line: dict[str, object]) -> dict[str, object]:
+    def us(table: str, line: Mapping[str, object]) -> dict[str, object]:
         texts = {name: str(value) for name, value in line.items()}
         (law,) = SOURCES[table].laws.values()
         taken = event if SOURCES[table].events else 0
@@ -144,6 +145,7 @@ def test_the_shipped_h100_is_near_the_tables_that_it_is_from(table: str, most: f
     system = load_topology("h100x8").topology_obj.machine.system
     cells = [cell for cell in read_cells(TABLES) if cell.table == table]
     pair = event_us(TABLES)
+    assert pair is not None
     assert pair == pytest.approx(2.24)
     assert 100 * mean_error(cells, system, pair) < most
     like = with_shares(system, BASE)

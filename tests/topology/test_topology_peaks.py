@@ -1,7 +1,6 @@
 """No shipped machine computes or moves more than its own file says that it can."""
 
 import math
-from typing import Any
 
 import pytest
 from inferred_machines import INFERRED, inferred
@@ -79,8 +78,8 @@ def test_no_convolution_is_faster_than_the_engines(name: str) -> None:
         return channels_last(row_major(Layout(shape, shape, dtypes.bfloat16)))
 
     for window in (1, 3):
-        given: Any = (image(256, 512, 64, 64), image(512, 512, window, window))
-        which = Convolution(*given, given[0], (1, 1), 1, tf32=True)
+        images, weight = image(256, 512, 64, 64), image(512, 512, window, window)
+        which = Convolution(images, weight, images, (1, 1), 1, tf32=True)
         flop = 2 * 256 * 64 * 64 * 512 * 512 * window**2
         for ps in (
             convolutions.forward_ps(library, which),
