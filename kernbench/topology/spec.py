@@ -125,6 +125,8 @@ class HostSpec:
         dispatch_of: Host times of issuing commands of some kinds, in place of `dispatch`. Default:
             all cost the same.
         eager: What PyTorch itself takes beside. Default: nothing.
+        loop: What enqueueing one small kernel takes in a loop of nothing else. It is not simulated:
+            `kernbench calibrate` tells by it how fast a host is beside another. Default: unknown.
     """
 
     dispatch: Latency = Ps(9_300_000)
@@ -133,6 +135,7 @@ class HostSpec:
     gloo: LinkSpec = _GLOO
     dispatch_of: DispatchSpec = _ALL_ALIKE
     eager: EagerSpec = _NO_EAGER
+    loop: Latency | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ USERS: Final = {
         "gloo": "collectives and messages of CPU tensors",
         "dispatch_of": "every call of a program",
         "eager": "issuing, views, autograd",
+        "loop": "`kernbench calibrate`",
     },
     "system.host.eager": dict.fromkeys(
         ("view", "autograd", "hook", "shard", "dtensor", "beside_percent", "workspace"),
