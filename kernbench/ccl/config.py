@@ -164,7 +164,7 @@ class Chosen:
         topology: How the algorithm connects its ranks.
         auto: Whether `auto` found the algorithm to be the fastest.
         p2p: How much of a link a message between two ranks gets; None for all of it.
-        by_size: How much of a link a collective gets; None for all of it.
+        by_size: How much of a link a broadcast or a reduce gets; None for all of it.
         tuning: The library's own estimate; None if there is none.
         inside: Name of the algorithm that takes its place inside a node; None for none.
         rails: The most NICs of a node that are used between nodes, each with `channels` of its own.
@@ -209,7 +209,7 @@ class Chosen:
             messages = ranks - 1 if operation in {"all_to_all", "scatter"} else 1
             one_way = one_way or operation in {"gather", "scatter"}
             rate = self.p2p.rate_of(each, ranks, messages=max(1, messages), one_way=one_way)
-        elif self.by_size is not None:
+        elif self.by_size is not None and operation in {"broadcast", "reduce"}:
             rate = self.by_size.rate_of(nbytes, ranks)
         else:
             return self
@@ -498,7 +498,7 @@ def choose(
         spec.channels,
         spec.topology,
         p2p=profile.p2p,
-        by_size=profile.channels,
+        by_size=profile.by_size,
         tuning=spec.tuning,
         inside=spec.inside,
         rails=spec.rails,

@@ -163,7 +163,7 @@ class QueueProfile:
         sent_share: Rate at which a rank passes over all that it sends to others, in addition to its
             exchanges; no time if absent.
         p2p: How much of a link a message between two ranks gets; all of it if absent.
-        channels: How much of a link a collective gets; all of it if absent.
+        by_size: How much of a link a broadcast or a reduce gets; all of it if absent.
         pes: PEs of a device that work on a collective: its additions are so many times as fast as
             those of one PE; one if absent.
     """
@@ -180,7 +180,7 @@ class QueueProfile:
     own_share: Bandwidth | None = None
     sent_share: Bandwidth | None = None
     p2p: P2pChannels | None = None
-    channels: CollectiveChannels | None = None
+    by_size: CollectiveChannels | None = None
     pes: ChannelCount | None = None
 
 
