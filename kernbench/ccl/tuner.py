@@ -139,9 +139,16 @@ class Choices:
         chosen = self._chosen.get(key)
         if chosen is None:
             chosen = self._chosen[key] = self._look_up(key)
-            if not (chosen.auto or chosen.sized or message):
+            if not (chosen.auto or message or self._is_sized(operation)):
                 self._named[operation] = chosen
         return chosen
+
+    def _is_sized(self, operation: str) -> bool:
+        """Returns whether what is named for an operation depends on sizes or groups."""
+        if operation not in self._named:
+            self._named[operation] = self._find_named(operation)
+        named = self._named[operation]
+        return named is not None and named.sized
 
     def _look_up(self, key: _Key) -> Chosen:
         """Returns the choice of an equal context, if there was one; else chooses."""
