@@ -65,7 +65,7 @@ def _kept_of(_topology: Topology) -> _Kept:
     return Table("ccl.choices")
 
 
-def _of_size(candidates: Sequence[Chosen], nbytes: int) -> Sequence[Chosen]:
+def _of_size(candidates: list[Chosen], nbytes: int) -> list[Chosen]:
     """Returns the candidates whose queues are meant for messages of a size.
 
     Args:
@@ -171,13 +171,13 @@ class Choices:
     ) -> Chosen:
         if operation not in self._named:
             self._named[operation] = self._find_named(operation)
-        named, message = self._named[operation], operation == "send_recv"
+        named = self._named[operation]
         if named is not None and not named.sized:
             return named
         if operation not in self._candidates:
             self._candidates[operation] = self._find_candidates(operation)
-        candidates = self._candidates[operation] if named is None else [named]
-        candidates = [self._in_place_of(one, operation, members) for one in candidates]
+        every = self._candidates[operation] if named is None else [named]
+        candidates = [self._in_place_of(one, operation, members) for one in every]
         candidates = [each for one in candidates for each in self._by_rails(one, members)]
         candidates = _of_size(candidates, message_of(operation, 1 << bits, group))
         candidates = [

@@ -214,9 +214,7 @@ class Transfer(Exchange):
         ranks = len(self.box.group.ranks)
         collectives = collectives_of(sender.process)
         one_way = not (sender.both_ways or receiver.both_ways)
-        chosen = collectives.choose(
-            "send_recv", sender.view.nbytes, sips, ranks, one_way=one_way
-        )
+        chosen = collectives.choose("send_recv", sender.view.nbytes, sips, ranks, one_way=one_way)
         # Each message has a line of its own: messages of one batch may move at the same time.
         shape = ccl.CollectiveShape(chosen, "send_recv", sips, (sent.numel,), sent.dtype)
         message = ccl.Collective(collectives, collectives.prepare(shape), line=self)

@@ -14,7 +14,7 @@ from kernbench.ccl.profiles import CollectiveChannels, P2pChannels, Tuning
 from kernbench.ccl.tuner import Choices
 from kernbench.config import ConfigError
 from kernbench.topology import Topology
-from kernbench.units import Bandwidth, Bytes
+from kernbench.units import Bandwidth, Bytes, Ps
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -37,7 +37,7 @@ KIB, MIB = 1 << 10, 1 << 20
 def test_an_estimate_is_the_librarys(
     operation: str, nbytes: int, ranks: int, tree: bool, us: float
 ) -> None:
-    tuning = Tuning(10_000_000, 2_000_000, Bandwidth(100 * 10**9), (80, 50))
+    tuning = Tuning(Ps(10_000_000), Ps(2_000_000), Bandwidth(100 * 10**9), (80, 50))
     assert tuning.time(operation, nbytes, ranks, tree=tree) / 1e6 == pytest.approx(us)
 
 

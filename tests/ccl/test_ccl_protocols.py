@@ -11,13 +11,13 @@ from ccl_operations import even, simulate
 
 from kernbench.ccl.config import (
     Chosen,
-    P2pChannels,
     choose,
     default_algorithms,
     load_ccl,
     shipped_ccl_file,
 )
 from kernbench.ccl.operations import OPERATIONS
+from kernbench.ccl.profiles import P2pChannels
 from kernbench.ccl.tuner import Choices
 from kernbench.config import ConfigError
 from kernbench.hw.queue import Line, QueueSpec

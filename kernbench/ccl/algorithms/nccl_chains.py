@@ -1,8 +1,8 @@
 """NCCL's trees inside a node, which are chains, the same in all channels.
 
 Each rank of a node is the only child of the one before (`ncclTopoPreset` in src/graph/connect.cc).
-NCCL's threads are divided: some reduce up the chain, while the others broadcast down (`runTreeSplit`
-in src/device/all_reduce.h). NCCL uses trees for all-reduce only.
+Some of NCCL's threads reduce up the chain, while the others broadcast down (`runTreeSplit` in
+src/device/all_reduce.h). NCCL uses trees for all-reduce only.
 """
 
 from kernbench.ccl.plan import NOTHING, Comm
@@ -11,10 +11,11 @@ from kernbench.ccl.plan import NOTHING, Comm
 def all_reduce(comm: Comm) -> None:
     """Reduces the buffers of all ranks; every rank ends with bitwise the same result.
 
-    Sums go from the last rank down to rank 0, message after message, and results come back. All
-    ranks but the ends send the buffer twice. With `k` messages there are `k + 4 (N - 1)` turns. In a
-    turn a rank first sends a sum and a result, then receives others, which leave it two turns after
-    they have left its neighbour: so messages under way overlap. May wait.
+    Sums go from the last rank to rank 0, message after message, and results come back. All ranks
+    but the ends send the buffer twice. With `k` messages there are `k + 4 (N - 1)` turns. In a turn
+    a rank first sends a sum and a result, then receives others, which leave it two turns after they
+    have left its neighbour, so that messages under way overlap; queues need two slots. Channels
+    take turns in what they send first, which keeps links busy both ways. May wait.
     """
     rank, last, chunks = comm.rank, comm.world_size - 1, comm.messages
     comm.cut(chunks)
