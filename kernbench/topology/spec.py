@@ -680,8 +680,9 @@ class SystemSpec:
         sips: The accelerators and their network.
         sip: Description of every SIP, but for what `sips.changed` changes in some.
         algorithms: Algorithms of the shipped `ccl.yaml` that the machine's library has. Each
-            operation uses the fastest of them that implements it; if none does, the fastest
-            of the file. A `ccl.yaml` of the user's own decides for itself.
+            operation uses the fastest of them that implements it, or inside a node what their
+            library takes by its own `tuning`; if none does, the fastest of the file. A `ccl.yaml`
+            of the user's own decides for itself.
         queue: Profile of `queues` in `ccl.yaml` for algorithms that say nothing about queues; where
             the file has no such profile, and for null, they have its `defaults`. Default: large
             slots in the SRAM, which keep links of 900 GB/s and 500 ns busy; faster links, or those
