@@ -19,9 +19,6 @@ STAGES: Final = (
 )
 """In this order, after the time of an event pair, which all others need."""
 
-EVENT_US: Final = 4.0
-"""What an event pair reads where no table says it: as in the tables of `h200x8`."""
-
 
 @dataclass(frozen=True, slots=True)
 class Told:
@@ -86,8 +83,11 @@ def calibrate(folder: Path, base: SystemSpec, say: Callable[[str], None] = _sile
             f"{folder}: no table that a number could be fitted on", hint=hint, code="F11"
         )
     found = event_us(folder)
-    pair = EVENT_US if found is None else found
+    pair = base.sip.event / 1e6 if found is None else found
     system, told, outcomes = base, {}, []
+    if found is not None:
+        system = put(system, path_of("sip.event"), 1e6 * found)
+        told["sip.event"] = Told("host", "an event pair around a kernel, less the kernel")
     for stage in STAGES:
         say(stage)
         for reading, number in readings(folder, stage).items():

@@ -258,8 +258,10 @@ SOURCES: Final[Mapping[str, Source]] = {
     "memory": Source({"us": _alone(_elementwise)}),
     "elementwise": Source({"us": _alone(_elementwise)}, events=True),
     "rowops2": Source({"us": _alone(_rows)}, events=True),
-    "gemm2": Source({"us": _alone(_product)}),
-    "attention2": Source({"fwd_us": _alone(_forward), "bwd_us": _alone(_backward)}),
+    "gemm2": Source({"us": _alone(_product)}, events=True),
+    "attention2": Source(
+        {"fwd_us": _alone(_forward), "bwd_us": _alone(_backward)}, events=True
+    ),
     "embedding": Source({"us": _alone(_embedding)}, events=True),
     "optim": Source(
         {"us": _alone(_optimiser)}, events=True, lines=lambda line: line["op"] != "adamw_foreach"
@@ -270,8 +272,7 @@ SOURCES: Final[Mapping[str, Source]] = {
         lines=lambda line: line["algo"] == "default" and line["op"] in _COLLECTIVES,
     ),
 }
-"""Tables that numbers are fitted on. Products and attention hold the time of an event pair in
-`start`; `foreach` AdamW is many operations of lists, which no line of the table tells apart."""
+"""Tables that numbers are fitted on. `foreach` AdamW is many operations of lists, which no line of the table tells apart."""
 
 
 def read_cells(folder: Path) -> Iterator[Cell]:

@@ -28,6 +28,8 @@ def with_shares(chip: SystemSpec, like: SystemSpec) -> SystemSpec:
         sip,
         launch=other.launch,
         collective_launch=other.collective_launch,
+        overlap=other.overlap,
+        event=other.event,
         kernels=other.kernels,
         pe=pe,
     )

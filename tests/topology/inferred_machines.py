@@ -34,13 +34,14 @@ def inferred(name: str) -> str:
     like = load_topology(LIKE).topology_obj.machine.system
     system = with_shares(load_topology(path).topology_obj.machine.system, like)
     lines = dump(MachineSpec(system), lambda _: "", _on_a_line).splitlines()
-    blocks = [_block(lines, head) for head in ("      attention:", "    kernels:", "  host:")]
+    blocks = [_block(lines, head) for head in ("      attention:", "    event:", "    overlap:", "    kernels:", "  host:")]
     return by_hand + HERE + "\n" + "\n".join(line for block in blocks for line in block) + "\n"
 
 
 def _block(lines: list[str], head: str) -> list[str]:
     """Returns a line and those that are further to the right behind it."""
-    begin, indent = lines.index(head), len(head) - len(head.lstrip())
+    begin = next(place for place, line in enumerate(lines) if line.startswith(head))
+    indent = len(head) - len(head.lstrip())
     end = begin + 1
     while end < len(lines) and lines[end].startswith(" " * (indent + 1)):
         end += 1
