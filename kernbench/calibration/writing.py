@@ -47,9 +47,6 @@ def text_of(found: Calibrated, folder: Path, base: str, given: Mapping[str, str]
         '# "Measured" names the table; "4 % of 12" is the mean error of the law that has it,',
         "# fitted on half of its cells, on the 12 of the other half. Numbers without a table are",
         f"# those of {base}; kernels are shares of this machine's own peaks.",
-        "#",
-        f"# An event pair reads {found.event_us:.1f} us beside what is between: taken off, but for",
-        "# products and attention, whose `start` holds it.",
     ]
     body = dump(MachineSpec(system), comment, on_a_line)
     lines = (part for line in body.splitlines() for part in _wrapped(line))
