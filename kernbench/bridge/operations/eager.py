@@ -15,6 +15,7 @@ class Eager:
         kernel: What an operation with a kernel takes beside issuing it: without autograd, and with.
         view: What an operation without a kernel takes: without autograd, and with.
         hook: Packing or unpacking a saved tensor by a hook in Python.
+        tensor: An operation on lists, for each tensor of the first.
         shard: Taking one parameter of FSDP2 out of what was gathered, or into what is reduced.
         dtensor: Dispatching one operation on a `DTensor`.
     """
@@ -28,6 +29,7 @@ class Eager:
         "hook",
         "kernel",
         "shard",
+        "tensor",
         "view",
     )
 
@@ -43,6 +45,7 @@ class Eager:
         self.view: Final = calls.view
         self.hook: Final = calls.hook
         self.shard: Final = calls.shard
+        self.tensor: Final = calls.tensor
         self.dtensor: Final = calls.dtensor
 
     def spend(self, time_ps: int) -> None:

@@ -246,7 +246,7 @@ class TimeMode(TorchDispatchMode):
             duration = cost.duration(self._library, args, kwargs, out)
             if signature is not None and len(known.durations) < _MOST_DURATIONS:
                 known.durations[signature] = duration
-        self._issue(cost, duration)
+        self._issue(cost, duration, args)
         if known.sizes and depends_now(func, args):
             self.copy_out(VALUE)  # the host asks how large the result is
         return out
@@ -262,7 +262,7 @@ class TimeMode(TorchDispatchMode):
         with placed(rank, True):
             return self.__torch_dispatch__(func, types, args, {**kwargs, "device": rank.physical})
 
-    def _issue(self, cost: Cost, duration: int) -> None:
+    def _issue(self, cost: Cost, duration: int, args: Any = ()) -> None:
         """Issues the command of an operation."""
         rank, process = self._rank, self._process
         if not cost.known:
@@ -273,6 +273,8 @@ class TimeMode(TorchDispatchMode):
         stream = process.current_stream(rank.sip)
         if cost.blas:
             self.eager.blas(stream)
+        if args and cost.lists:
+            self.eager.spend(self.eager.tensor * len(args[0]))
         self._alone.issue(cost.name, stream, duration)
 
     def _higher_order(self, func: HigherOrderOperator, args: Any) -> Any:
