@@ -212,9 +212,7 @@ class Alone:
         self._key: Final = process.host.rank, category
         self._resource: Final = resource
 
-    def issue(
-        self, name: str, stream: Stream, duration: int, dispatch: int | None = None
-    ) -> None:
+    def issue(self, name: str, stream: Stream, duration: int, dispatch: int | None = None) -> None:
         """Issues a command; waits only if the launch queue is full.
 
         Args:
@@ -293,9 +291,7 @@ class Alone:
             Row(engine, resource, duration) if engine.timed else Hold(engine, resource, 0, None)
         )
         # Nothing can go wrong in it, so nobody asks which line has issued it.
-        command = Command(
-            name, self._category, self._host, stream, action, None, None, dispatch
-        )
+        command = Command(name, self._category, self._host, stream, action, None, None, dispatch)
         command.ranges = self._process.ranges
         engine.submit(command)
 

@@ -118,7 +118,7 @@ class TimeMode(TorchDispatchMode):
                 if kind not in _PLAIN:
                     if issubclass(kind, FakeTensor):  # made to find out a shape, by PyTorch itself
                         return func(*args, **(kwargs or {}))
-                    self.eager.spend(self.eager.dtensor)
+                    self.eager.spend(self.eager.calls.dtensor)
                     return NotImplemented  # a DTensor calls again with what it stands for
         if kwargs and names_device(kwargs):
             return self.on_named_device(func, types, args, kwargs)
@@ -274,7 +274,7 @@ class TimeMode(TorchDispatchMode):
         if cost.blas:
             self.eager.blas(stream)
         if args and cost.lists:
-            self.eager.spend(self.eager.tensor * len(args[0]))
+            self.eager.spend(self.eager.calls.tensor * len(args[0]))
         self._alone.issue(cost.name, stream, duration)
 
     def _higher_order(self, func: HigherOrderOperator, args: Any) -> Any:

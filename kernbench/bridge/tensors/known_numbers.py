@@ -38,11 +38,6 @@ _BLANK: Final = frozenset(
 )
 """Operations whose result has no numbers yet."""
 
-_LIKE: Final = frozenset(
-    ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")
-)
-"""Operations that take the shape of their first operand, not its numbers."""
-
 _OVER: Final = frozenset(("copy_", "fill_", "zero_"))
 """Operations that write all of their first operand, and do not read it."""
 
@@ -71,7 +66,7 @@ class _Rule:
         self.view: Final = plain and (func.is_view or torch.Tag.inplace_view in tags)
         drawn = torch.Tag.nondeterministic_seeded in tags
         self.alone: Final = plain and not drawn and name not in _BLANK
-        self.like: Final = name in _LIKE
+        self.like: Final = name.startswith("new_") or name.endswith("_like")
         self.over: Final = name in _OVER
         self.writes: Final = _written(func) if plain else None
         kind = name if name.startswith("__") else name.removesuffix("_")
@@ -244,7 +239,7 @@ def _seen(numbers: Any, tensor: torch.Tensor) -> torch.Tensor:
 
 def _is_large(tensor: torch.Tensor) -> bool:
     whole = not (tensor.is_floating_point() or tensor.is_complex())
-    return tensor.numel() > (_MOST_WHOLE if whole else _MOST)
+    return bool(tensor.numel() > (_MOST_WHOLE if whole else _MOST))
 
 
 def _fills(tensor: torch.Tensor) -> bool:
