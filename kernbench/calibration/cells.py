@@ -272,7 +272,10 @@ SOURCES: Final[Mapping[str, Source]] = {
         lines=lambda line: line["algo"] == "default" and line["op"] in _COLLECTIVES,
     ),
 }
-"""Tables that numbers are fitted on. `foreach` AdamW is many operations of lists, which no line of the table tells apart."""
+"""Tables that numbers are fitted on.
+
+`foreach` AdamW is many operations of lists, which no line of the table tells apart.
+"""
 
 
 def read_cells(folder: Path) -> Iterator[Cell]:
