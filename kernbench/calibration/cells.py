@@ -259,9 +259,7 @@ SOURCES: Final[Mapping[str, Source]] = {
     "elementwise": Source({"us": _alone(_elementwise)}, events=True),
     "rowops2": Source({"us": _alone(_rows)}, events=True),
     "gemm2": Source({"us": _alone(_product)}, events=True),
-    "attention2": Source(
-        {"fwd_us": _alone(_forward), "bwd_us": _alone(_backward)}, events=True
-    ),
+    "attention2": Source({"fwd_us": _alone(_forward), "bwd_us": _alone(_backward)}, events=True),
     "embedding": Source({"us": _alone(_embedding)}, events=True),
     "optim": Source(
         {"us": _alone(_optimiser)}, events=True, lines=lambda line: line["op"] != "adamw_foreach"
