@@ -1,3 +1,3 @@
 """The version, which every room may ask for without asking for the whole package."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

@@ -25,8 +25,8 @@ _FORCED: Final[Mapping[str, Mapping[str, str]]] = {
 
 _GRAPHS_UP_TO: Final = 4 << 20
 """Bytes up to which `protocols.csv` was replayed from graphs."""
-_LARGE_CALLS: Final = 3
-"""Calls of what is larger: the host is ahead of it soon, and one is like another."""
+_LARGE_CALLS: Final = 10
+"""Calls of what is larger: the host is ahead after the first, and its time is divided among all."""
 
 
 def batch(torch: Any, messages: list[tuple[Any, Any, int]]) -> Call:
