@@ -36,6 +36,7 @@ class Library:
         self.num_pes: Final = cubes * sip.cube.pes
         self.hbm_bytes_per_s: Final = cubes * sip.cube.hbm.bandwidth.per_second
         self._sram_bytes_per_s: Final = cubes * sip.cube.sram.bandwidth.per_second
+        self._written: Final = cubes * sip.cube.sram.written
         self._math_per_s: Final = self.num_pes * sip.pe.math.per_second
         chosen = () if sip.pe.gemm.library is None else sip.pe.gemm.library.kernels
         self.tiles: Final = {dtype: kernels for kernels in chosen for dtype in kernels.rate}
@@ -114,7 +115,7 @@ class Library:
         """
         batch, m, n, k = sizes
         fixed = self._sip.launch + library.start
-        traffic = self._traffic(nbytes + min(nbytes, library.write_back))
+        traffic = self._traffic(nbytes + self.displaced(nbytes, 0))
         kernels = self.tiles[machine_dtype]
         rate = kernels.rate[machine_dtype]
         if min(m, n) == 1:  # the MATH engines multiply with a vector
@@ -185,6 +186,8 @@ class Library:
     ) -> int:
         """Returns the picoseconds of attention, with the launch: `attention.duration_ps`.
 
+        Forward it reads more than it writes, where that matters: few queries.
+
         Args:
             backend: Whose kernel.
             direction: Forward, or backward.
@@ -193,6 +196,8 @@ class Library:
             patterns: Which rows see which: bands of all batch elements, or of each.
             nbytes: Bytes of all operands and results.
         """
+        if direction == "forward":
+            nbytes += self.displaced(nbytes, 0)
         found = attention.duration_ps(
             self._sip.pe,
             self.num_pes,
@@ -204,6 +209,17 @@ class Library:
             self._traffic(nbytes),
         )
         return self._sip.launch + found
+
+    def displaced(self, read: int, written: int) -> int:
+        """Returns how many bytes of earlier results a kernel displaces from the SRAM to the HBM.
+
+        A kernel that writes leaves as many bytes of its own there instead.
+
+        Args:
+            read: Bytes that it reads.
+            written: Bytes that it writes.
+        """
+        return min(max(read - written, 0), self._written)
 
     def _waves(self, batch: int, m: int, n: int, tile: tuple[int, int]) -> int:
         """Returns how often the PEs take one tile each until all tiles are computed."""

@@ -98,10 +98,9 @@ def layer_norm_ps(library: Library, reads: Sequence[Operand], given: Operand, co
         given: Its input.
         columns: Elements that are normalised together.
     """
-    price = library.kernel("layer_norm")
-    work = price.row * (numel(given) // max(1, columns))
-    streamed = streamed_ps(library, price, sum(map(bytes_of, reads)))
-    return streamed + library.elementwise(0, work) - library.elementwise(0, 0)
+    price, rows = library.kernel("layer_norm"), numel(given) // max(1, columns)
+    streamed = streamed_ps(library, price, sum(map(bytes_of, reads)), rows=rows)
+    return streamed + library.elementwise(0, price.row * rows) - library.elementwise(0, 0)
 
 
 def layer_norm_backward_ps(

@@ -22,14 +22,12 @@ def duration_ps(
         writes: What it writes.
     """
     price = library.kernel(kernel)
-    operations = 1
-    if price.row:
-        shape = reads[0].shape
-        columns = max(1, shape[-1] if shape else 1)
-        if columns > price.beyond:
-            operations = price.row * (prod(shape) // columns)
+    shape = reads[0].shape
+    columns = max(1, shape[-1] if shape else 1)
+    count = prod(shape) // columns
+    operations = price.row * count if price.row and columns > price.beyond else 1
     nbytes = total_bytes(reads) + total_bytes(writes)
-    return streamed_ps(library, price, nbytes, operations)
+    return streamed_ps(library, price, nbytes, operations, rows=count)
 
 
 def sum_ps(library: Library, given: Operand, axes: Sequence[int], writes: Sequence[Operand]) -> int:
@@ -51,10 +49,11 @@ def sum_ps(library: Library, given: Operand, axes: Sequence[int], writes: Sequen
     launches = large.launches if count > large.beyond else price.launches
     nbytes = bytes_of(given) + total_bytes(writes)
     operations = price.element * count
+    sums = sum(map(numel, writes[:1]))
     if not along_rows and writes:
-        summed = count // max(1, numel(writes[0]))
-        operations = max(operations, price.row * min(summed, price.beyond))
-    return streamed_ps(library, price, nbytes, operations, launches=launches)
+        operations = max(operations, price.row * min(count // max(1, sums), price.beyond))
+    rows = sums if along_rows and axes else 0
+    return streamed_ps(library, price, nbytes, operations, launches=launches, rows=rows)
 
 
 def nll_ps(library: Library, log_probabilities: Operand, labels: Operand) -> int:

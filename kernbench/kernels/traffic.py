@@ -11,6 +11,7 @@ def streamed_ps(
     operations: int = 0,
     *,
     launches: int | None = None,
+    rows: int = 0,
 ) -> int:
     """Returns the picoseconds of kernels that read and write memory, with their launches.
 
@@ -19,7 +20,10 @@ def streamed_ps(
         nbytes: Bytes read and bytes written, by all launches together.
         operations: Operations of the MATH engines.
         launches: How many launches there are, one after another; by default those of the kernel.
+        rows: How many rows there are, of which a block has one each; 0 for other kernels.
     """
+    if rows and kernel.few:
+        nbytes += nbytes * kernel.few // rows
     duration: int = library.elementwise(nbytes * 100 // kernel.share, operations)
     more = (kernel.launches if launches is None else launches) - 1
     return duration + more * library.elementwise(0, 0) if more > 0 else duration

@@ -166,10 +166,14 @@ class Event:
         self._seen: dict[command.Stream, int] = {}
 
     def record(self, stream: Stream | None = None) -> None:
-        """Records when all commands issued to a stream so far are done; the host does not wait."""
+        """Records when all commands issued to a stream so far are done; the host does not wait.
+
+        To take the time, the device takes time (`sip.event` of the machine): see ADR 0048.
+        """
         process = current_process()
         line = process.current_stream(process.device_index) if stream is None else stream._line
-        work = Hold(process.engine, None, 0, None)
+        taking = process.engine.devices[line.sip].sip.event if self._timing else 0
+        work = Hold(process.engine, None, taking, None)
         self._command = act(process, "event", "event", line, work)
         self._seen = {**line.seen, line: self._command.number}
 

@@ -170,11 +170,15 @@ class SramSpec(MemorySpec):
         bandwidth: Bytes a second through the port. Default: twice that of the cube's HBM, so that
             it never holds up what the HBM allows.
         latency: Time from the request to the first byte. Default: that of `h200x8`, an estimate.
+        written: Bytes of earlier kernels' results that are still here alone when a kernel of the
+            library begins. What the kernel reads displaces them, as far as it does not write as
+            much itself. Default: none.
     """
 
     capacity: Bytes = Bytes(48 << 20)
     bandwidth: Bandwidth = FOLLOWS
     latency: Latency = Ps(100_000)
+    written: Annotated[Bytes, Range(0, 10**15)] = Bytes(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,15 +222,12 @@ class LibrarySpec:
     Attributes:
         start: Time of a product beside the launch, its work and its traffic: the first operands,
             the last results.
-        write_back: Bytes of earlier kernels' results in the SRAM. What a product reads displaces
-            them, so that as many bytes of its traffic as that count twice.
         split_k: Most parts into which the sum of a product may be split; PEs work on the parts side
             by side, and a second kernel adds them.
         kernels: Tiles by type. Products of other types have the one tile of `GemmSpec`.
     """
 
     start: Latency
-    write_back: Annotated[Bytes, Range(0, 10**15)]
     split_k: Annotated[int, Range(1, 64)]
     kernels: tuple[TilesSpec, ...]
 
@@ -269,6 +270,8 @@ class AttentionSpec:
         share: Percent of the rate of products of `bf16` that it reaches: of `gemm.library`, or if
             that has no such products, of `gemm.rate`. Other types as in `gemm.rate`.
         scores: Scores that one PE works on a second beside products, in percent of `math`.
+        adding: What it takes more if PEs divide the keys of a few queries, to add their sums.
+            Default: nothing.
     """
 
     backend: Literal["flash", "cudnn", "efficient"]
@@ -278,6 +281,7 @@ class AttentionSpec:
     tile: tuple[Count, Count]
     share: Percent
     scores: Percent
+    adding: Latency = Ps(0)
 
 
 KERNELS: Final[dict[str, str | None]] = {
@@ -403,6 +407,8 @@ class KernelSpec:
             counted in.
         alone: Operations of one PE for each element of what one block reads alone, such as a
             channel of a batch norm: few blocks leave PEs idle.
+        few: Rows that would have taken twice the time of their bytes: where a block has a row, `n`
+            rows take `1 + few / n` times as long, because they leave PEs idle.
     """
 
     share: Percent = 100
@@ -411,6 +417,7 @@ class KernelSpec:
     beyond: Annotated[int, Range(0, 1 << 40)] = 0
     launches: Annotated[int, Range(0, 1 << 16)] = 1
     alone: Annotated[int, Range(0, 1 << 20)] = 0
+    few: Annotated[int, Range(0, 1 << 20)] = 0
 
 
 _TCM: Final = TcmSpec()
@@ -487,6 +494,8 @@ class SipSpec:
             its retirement. Default: measured on an H200, the smallest copy.
         collective_launch: Launch time of a collective's kernel, which also meets its peers.
             Default: measured on 8 H200, NCCL's protocol LL.
+        event: Device time of recording an event with `enable_timing`, whose moment is its end. Two
+            events with nothing between are as far apart. Default: none.
         cubes: Layout of the cubes.
         cube: Each cube; all of a SIP are alike.
         pe: Each PE; all of a SIP are alike.
@@ -496,6 +505,7 @@ class SipSpec:
 
     launch: Latency = Ps(1_400_000)
     collective_launch: Latency = Ps(9_600_000)
+    event: Latency = Ps(0)
     cubes: CubeGridSpec = _ONE_CUBE
     cube: CubeSpec
     pe: PeSpec

@@ -100,13 +100,14 @@ USERS: Final = {
     "system.sip": {
         "launch": "every kernel",
         "collective_launch": "collectives whose queues have no `launch` of their own",
+        "event": "events with `enable_timing`",
         "cubes": "",
         "cube": "",
         "pe": "",
         "kernels": "",
     },
     "system.sip.kernels.NAME": dict.fromkeys(
-        ("share", "element", "row", "beyond", "launches", "alone"), "operations of PyTorch"
+        ("share", "element", "row", "beyond", "launches", "alone", "few"), "operations of PyTorch"
     ),
     "system.sip.cubes": {
         "shape": "which PE works where, the bandwidth of all HBM",
@@ -126,6 +127,7 @@ USERS: Final = {
         "capacity": "slots; `L2_cache_size` of a device",
         "bandwidth": "slots; products whose sum is split",
         "latency": "slots",
+        "written": "products, attention",
     },
     "system.sip.pe": {
         "tcm": "",
@@ -144,6 +146,7 @@ USERS: Final = {
         "tile": "attention",
         "share": "attention",
         "scores": "attention",
+        "adding": "attention",
     },
     "system.sip.pe.tcm": {
         "capacity": "the largest tile of a `tl` kernel; slots",
@@ -157,7 +160,6 @@ USERS: Final = {
     },
     "system.sip.pe.gemm.library": {
         "start": "products",
-        "write_back": "products",
         "split_k": "products",
         "kernels": "",
     },

@@ -25,7 +25,7 @@ LAUNCH, PES = 1_000_000, 32
 TILE = 2 * 128 * 128 * (64 + 64) // 2 + 128 * 128 * 5 * 10**12 // (128 * 10**9)
 """A tile of 128 x 128, widths of 64: two products at 2 FLOP a picosecond, 5 operations a score."""
 
-START, PROGRAM = 3_000_000, 500_000
+START, PROGRAM, ADDING = 3_000_000, 500_000, 4_000_000
 FORWARD = AttentionSpec(
     "flash",
     "forward",
@@ -34,6 +34,7 @@ FORWARD = AttentionSpec(
     (32, 16),
     50,
     100,
+    Ps(ADDING),
 )
 BACKWARD = replace(FORWARD, direction="backward", tile=(16, 32))
 SIP8 = load_topology("sip8").topology_obj.machine.system.sip
@@ -119,7 +120,7 @@ def test_keys_are_split_if_pes_are_idle() -> None:
         return found - LAUNCH - START
 
     tiles = 32_000
-    split = START + 2 * PROGRAM  # another kernel adds the parts
+    split = PROGRAM + ADDING  # another kernel adds the parts
     assert time(16 * tiles, 1) == split + tiles // 32 * SMALL
     assert time(16 * tiles, 3) == split + tiles // 10 * SMALL
     assert time(16 * tiles, 17) == PROGRAM + tiles * SMALL
@@ -201,7 +202,7 @@ def test_as_counted(
     if direction == "forward" and durations:  # with idle PEs, keys may be split
         assert START + max(durations) <= time + START + PROGRAM + max(counts) * product
         assert time == expected or (
-            time < expected and len(durations) <= PES // 2 and time > 2 * START
+            time < expected and len(durations) <= PES // 2 and time > START + ADDING
         )
     else:
         assert time == expected
@@ -280,7 +281,7 @@ def test_measured_attention() -> None:
     for cells, mean, worst, directions in (
         (benchmark.REFERENCE, 0.03, 0.08, ("forward", "backward")),
         (square, 0.04, 0.13, ("forward", "backward")),
-        (one_query, 0.18, 0.5, ("forward",)),
+        (one_query, 0.06, 0.2, ("forward",)),
     ):
         errors = [
             abs(benchmark.error(H200, cell, direction))

@@ -20,11 +20,18 @@ from kernbench.units import Bytes, FlopRate, Ps
 LAUNCH = 1_000_000
 
 
-def library_of(topology: Callable[[str], Topology], **changes: Any) -> Library:
+def library_of(topology: Callable[[str], Topology], *, written: int = 0, **changes: Any) -> Library:
     sip = topology("sip8").machine.system.sip
     tiles = TilesSpec({"bf16": FlopRate(2 * 10**12)}, 8, ((32, 32), (64, 64)))
-    spec = replace(LibrarySpec(Ps(0), Bytes(0), 1, (tiles,)), **changes)
-    return Library(replace(sip, pe=replace(sip.pe, gemm=replace(sip.pe.gemm, library=spec))))
+    spec = replace(LibrarySpec(Ps(0), 1, (tiles,)), **changes)
+    sram = replace(sip.cube.sram, written=Bytes(written))
+    return Library(
+        replace(
+            sip,
+            cube=replace(sip.cube, sram=sram),
+            pe=replace(sip.pe, gemm=replace(sip.pe.gemm, library=spec)),
+        )
+    )
 
 
 def tile_ps(a: int, b: int, k: int) -> int:
@@ -71,7 +78,7 @@ def test_a_long_sum_is_split_if_pes_are_idle(topology: Callable[[str], Topology]
 
 
 def test_start_and_traffic(topology: Callable[[str], Topology]) -> None:
-    library = library_of(topology, start=Ps(2_000_000), write_back=Bytes(800_000))
+    library = library_of(topology, start=Ps(2_000_000), written=200_000)  # in each of 4 cubes
     assert library.matmul("bf16", 16, 16, 16, 1_600_000) == LAUNCH + 2_000_000 + 1_500_000
     assert library.matmul("bf16", 16, 16, 16, 400_000) == LAUNCH + 2_000_000 + 500_000
 

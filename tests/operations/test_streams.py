@@ -47,6 +47,24 @@ def test_events_time_what_lies_between_them(kernbench: Kernbench) -> None:
         assert start.elapsed_time(end) == pytest.approx(1.400, rel=0.1)
 
 
+def test_an_event_that_takes_the_time_takes_time_on_the_device(kernbench: Kernbench) -> None:
+    """Events without timing order streams for nothing."""
+    with kernbench.context("h200x8", data=False):
+        x = torch.ones((8192, 8192), dtype=torch.bfloat16, device="cuda")
+        side = torch.cuda.Stream()
+        first, second, third = (torch.cuda.Event(enable_timing=True) for _ in range(3))
+        x @ x  # until its end, the host has issued all that follows
+        first.record()
+        second.record()
+        for _ in range(10):
+            side.wait_stream(torch.cuda.current_stream())
+            torch.cuda.current_stream().wait_stream(side)
+        third.record()
+        torch.cuda.synchronize()
+        assert first.elapsed_time(second) == pytest.approx(0.0042)
+        assert second.elapsed_time(third) == pytest.approx(0.0042)
+
+
 def test_events_without_timing_and_unrecorded_ones_are_refused(kernbench: Kernbench) -> None:
     with kernbench.context():
         plain, timed = torch.cuda.Event(), torch.cuda.Event(enable_timing=True)
