@@ -5,7 +5,7 @@ from math import prod
 
 from kernbench.hw.library import Library
 from kernbench.kernels.operands import Operand, bytes_of, numel, total_bytes
-from kernbench.kernels.traffic import streamed_ps
+from kernbench.kernels.traffic import by_rows, streamed_ps
 
 
 def duration_ps(
@@ -22,12 +22,15 @@ def duration_ps(
         writes: What it writes.
     """
     price = library.kernel(kernel)
+    operations = 1
     shape = reads[0].shape
     columns = max(1, shape[-1] if shape else 1)
-    count = prod(shape) // columns
-    operations = price.row * count if price.row and columns > price.beyond else 1
+    rows = prod(shape) // columns
     nbytes = total_bytes(reads) + total_bytes(writes)
-    return streamed_ps(library, price, nbytes, operations, rows=count)
+    if columns > price.beyond:
+        operations = max(1, price.row * rows)
+        nbytes = by_rows(price, nbytes, rows)
+    return streamed_ps(library, price, nbytes, operations)
 
 
 def sum_ps(library: Library, given: Operand, axes: Sequence[int], writes: Sequence[Operand]) -> int:
@@ -49,11 +52,12 @@ def sum_ps(library: Library, given: Operand, axes: Sequence[int], writes: Sequen
     launches = large.launches if count > large.beyond else price.launches
     nbytes = bytes_of(given) + total_bytes(writes)
     operations = price.element * count
-    sums = sum(map(numel, writes[:1]))
     if not along_rows and writes:
-        operations = max(operations, price.row * min(count // max(1, sums), price.beyond))
-    rows = sums if along_rows and axes else 0
-    return streamed_ps(library, price, nbytes, operations, launches=launches, rows=rows)
+        summed = count // max(1, numel(writes[0]))
+        operations = max(operations, price.row * min(summed, price.beyond))
+    elif along_rows and axes:
+        nbytes = by_rows(price, nbytes, count // max(1, given.shape[-1]))
+    return streamed_ps(library, price, nbytes, operations, launches=launches)
 
 
 def nll_ps(library: Library, log_probabilities: Operand, labels: Operand) -> int:

@@ -11,7 +11,6 @@ def streamed_ps(
     operations: int = 0,
     *,
     launches: int | None = None,
-    rows: int = 0,
 ) -> int:
     """Returns the picoseconds of kernels that read and write memory, with their launches.
 
@@ -20,13 +19,23 @@ def streamed_ps(
         nbytes: Bytes read and bytes written, by all launches together.
         operations: Operations of the MATH engines.
         launches: How many launches there are, one after another; by default those of the kernel.
-        rows: How many rows there are, of which a block has one each; 0 for other kernels.
     """
-    if rows and kernel.few:
-        nbytes += nbytes * kernel.few // rows
     duration: int = library.elementwise(nbytes * 100 // kernel.share, operations)
     more = (kernel.launches if launches is None else launches) - 1
     return duration + more * library.elementwise(0, 0) if more > 0 else duration
+
+
+def by_rows(kernel: KernelSpec, nbytes: int, rows: int) -> int:
+    """Returns the bytes of which as many rows as very many take as long as these rows.
+
+    A block that has a row for itself waits for the row's bytes, and few blocks do not fill the
+    memory's queue: `few` of `KernelSpec`.
+
+    Args:
+        kernel: What the machine's file says of the kernel.
+        nbytes: Bytes read and bytes written.
+    """
+    return nbytes + nbytes * kernel.few // max(1, rows)
 
 
 def alone_ps(library: Library, kernel: KernelSpec, nbytes: int, elements: int, columns: int) -> int:

@@ -60,6 +60,7 @@ class DispatchSpec:
         batch: A batch of messages between devices, however many; if absent, each costs as a message
             and the end of the batch as an event.
         event: Recording an event.
+        graph: Launching a CUDA graph, however many commands it has.
     """
 
     compute: Latency | None = None
@@ -69,6 +70,7 @@ class DispatchSpec:
     message: Latency | None = None
     batch: Latency | None = None
     event: Latency | None = None
+    graph: Latency | None = None
 
 
 _ALL_ALIKE: Final = DispatchSpec()
@@ -170,15 +172,11 @@ class SramSpec(MemorySpec):
         bandwidth: Bytes a second through the port. Default: twice that of the cube's HBM, so that
             it never holds up what the HBM allows.
         latency: Time from the request to the first byte. Default: that of `h200x8`, an estimate.
-        written: Bytes of earlier kernels' results that are still here alone when a kernel of the
-            library begins. What the kernel reads displaces them, as far as it does not write as
-            much itself. Default: none.
     """
 
     capacity: Bytes = Bytes(48 << 20)
     bandwidth: Bandwidth = FOLLOWS
     latency: Latency = Ps(100_000)
-    written: Annotated[Bytes, Range(0, 10**15)] = Bytes(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,12 +220,15 @@ class LibrarySpec:
     Attributes:
         start: Time of a product beside the launch, its work and its traffic: the first operands,
             the last results.
+        write_back: Bytes of earlier kernels' results in the SRAM. What a product reads displaces
+            them, so that as many bytes of its traffic as that count twice.
         split_k: Most parts into which the sum of a product may be split; PEs work on the parts side
             by side, and a second kernel adds them.
         kernels: Tiles by type. Products of other types have the one tile of `GemmSpec`.
     """
 
     start: Latency
+    write_back: Annotated[Bytes, Range(0, 10**15)]
     split_k: Annotated[int, Range(1, 64)]
     kernels: tuple[TilesSpec, ...]
 
@@ -270,8 +271,6 @@ class AttentionSpec:
         share: Percent of the rate of products of `bf16` that it reaches: of `gemm.library`, or if
             that has no such products, of `gemm.rate`. Other types as in `gemm.rate`.
         scores: Scores that one PE works on a second beside products, in percent of `math`.
-        adding: What it takes more if PEs divide the keys of a few queries, to add their sums.
-            Default: nothing.
     """
 
     backend: Literal["flash", "cudnn", "efficient"]
@@ -281,7 +280,6 @@ class AttentionSpec:
     tile: tuple[Count, Count]
     share: Percent
     scores: Percent
-    adding: Latency = Ps(0)
 
 
 KERNELS: Final[dict[str, str | None]] = {
@@ -381,6 +379,10 @@ KERNELS: Final[dict[str, str | None]] = {
     "scan": None,
     "cat": "pointwise",
     "split": "pointwise",
+    "grouped": None,
+    "grouped_traffic": None,
+    "scatter_add": "indexed",
+    "index_add": "scatter_add",
     "foreach": "pointwise",
     "foreach_copy": "foreach",
 }
@@ -407,8 +409,8 @@ class KernelSpec:
             counted in.
         alone: Operations of one PE for each element of what one block reads alone, such as a
             channel of a batch norm: few blocks leave PEs idle.
-        few: Rows that would have taken twice the time of their bytes: where a block has a row, `n`
-            rows take `1 + few / n` times as long, because they leave PEs idle.
+        few: Rows for which a kernel that gives a block to each row takes twice as long for its
+            bytes as for very many; of `r` rows, they take `1 + few / r` times as long.
     """
 
     share: Percent = 100
@@ -485,6 +487,24 @@ class CubeGridSpec:
 _ONE_CUBE: Final = CubeGridSpec()
 
 
+@dataclass(frozen=True, slots=True)
+class OverlapSpec:
+    """How collectives and messages share a SIP with kernels that have a program for each PE.
+
+    Attributes:
+        notice: A collective or message that is ready while such a kernel runs, or less than this
+            before one begins, begins when the kernel ends.
+        kernel: By how many percent a collective slows a kernel that begins beside it.
+        message: By how many percent a message slows a kernel that begins beside it.
+        collective: By how many percent such a kernel slows a collective or message.
+    """
+
+    notice: Latency
+    kernel: Annotated[int, Range(0, 99)] = 0
+    message: Annotated[int, Range(0, 99)] = 0
+    collective: Annotated[int, Range(0, 99)] = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SipSpec:
     """One accelerator package; a GPU is a SIP with one cube.
@@ -494,8 +514,9 @@ class SipSpec:
             its retirement. Default: measured on an H200, the smallest copy.
         collective_launch: Launch time of a collective's kernel, which also meets its peers.
             Default: measured on 8 H200, NCCL's protocol LL.
-        event: Device time of recording an event with `enable_timing`, whose moment is its end. Two
-            events with nothing between are as far apart. Default: none.
+        event: Time that a stream takes to record an event with a time. Default: none.
+        overlap: What collectives and messages and kernels of all PEs do to each other. Default:
+            nothing.
         cubes: Layout of the cubes.
         cube: Each cube; all of a SIP are alike.
         pe: Each PE; all of a SIP are alike.
@@ -506,6 +527,7 @@ class SipSpec:
     launch: Latency = Ps(1_400_000)
     collective_launch: Latency = Ps(9_600_000)
     event: Latency = Ps(0)
+    overlap: OverlapSpec | None = None
     cubes: CubeGridSpec = _ONE_CUBE
     cube: CubeSpec
     pe: PeSpec
@@ -690,8 +712,9 @@ class SystemSpec:
         sips: The accelerators and their network.
         sip: Description of every SIP, but for what `sips.changed` changes in some.
         algorithms: Algorithms of the shipped `ccl.yaml` that the machine's library has. Each
-            operation uses the fastest of them that implements it; if none does, the fastest
-            of the file. A `ccl.yaml` of the user's own decides for itself.
+            operation uses the fastest of them that implements it, or inside a node what their
+            library takes by its own `tuning`; if none does, the fastest of the file. A `ccl.yaml`
+            of the user's own decides for itself.
         queue: Profile of `queues` in `ccl.yaml` for algorithms that say nothing about queues; where
             the file has no such profile, and for null, they have its `defaults`. Default: large
             slots in the SRAM, which keep links of 900 GB/s and 500 ns busy; faster links, or those

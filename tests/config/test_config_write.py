@@ -50,7 +50,7 @@ def test_amounts_have_few_digits_and_large_units() -> None:
         "        bandwidth: 4.45 TB/s\n",
         "        capacity: 227 KiB\n",
         "          fp64: 507 GFLOP/s\n",
-        "        written: 40 MB\n",
+        "          write_back: 40 MB\n",
         "      pes: 132                          # here\n",
     ):
         assert line in text

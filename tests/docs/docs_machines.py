@@ -58,6 +58,7 @@ USERS: Final = {
         "message": "`send`, `recv` and their like",
         "batch": "`batch_isend_irecv`",
         "event": "events",
+        "graph": "`torch.cuda.CUDAGraph.replay`",
     },
     "system.sips": {
         "count": "`spawn`, collectives of all ranks",
@@ -97,10 +98,17 @@ USERS: Final = {
         "latency": "as the network's",
         "node": "as the network's, inside a node",
     },
+    "system.sip.overlap": {
+        "notice": "collectives and messages, and no kernel",
+        "kernel": "kernels beside collectives",
+        "message": "kernels beside messages",
+        "collective": "collectives and messages beside kernels",
+    },
     "system.sip": {
         "launch": "every kernel",
         "collective_launch": "collectives whose queues have no `launch` of their own",
         "event": "events with `enable_timing`",
+        "overlap": "",
         "cubes": "",
         "cube": "",
         "pe": "",
@@ -127,7 +135,6 @@ USERS: Final = {
         "capacity": "slots; `L2_cache_size` of a device",
         "bandwidth": "slots; products whose sum is split",
         "latency": "slots",
-        "written": "products, attention",
     },
     "system.sip.pe": {
         "tcm": "",
@@ -146,7 +153,6 @@ USERS: Final = {
         "tile": "attention",
         "share": "attention",
         "scores": "attention",
-        "adding": "attention",
     },
     "system.sip.pe.tcm": {
         "capacity": "the largest tile of a `tl` kernel; slots",
@@ -160,6 +166,7 @@ USERS: Final = {
     },
     "system.sip.pe.gemm.library": {
         "start": "products",
+        "write_back": "products",
         "split_k": "products",
         "kernels": "",
     },

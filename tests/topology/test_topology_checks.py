@@ -207,7 +207,7 @@ def test_one_sip_needs_no_cables() -> None:
     assert topology.sip_route(0, 0) == ()
 
 
-LIBRARY = "{{start: 1 us, split_k: 1, kernels: [{}]}}"
+LIBRARY = "{{start: 1 us, write_back: 0 B, split_k: 1, kernels: [{}]}}"
 TILES = "{{rate: {{{}: 2 TFLOP/s}}, edge: 0, tiles: [{}]}}"
 
 
