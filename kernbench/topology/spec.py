@@ -298,6 +298,7 @@ KERNELS: Final[dict[str, str | None]] = {
     "uniform": "fill",
     "bernoulli": "fill",
     "indexed": None,
+    "broadcast": "indexed",
     "scattered": "indexed",
     "gather": "pointwise",
     "accumulate": "gather",
