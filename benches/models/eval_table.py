@@ -32,8 +32,7 @@ FIXED_MS: Final = 3.6
 CONSTANTS: Final = {
     "system.host.dispatch": "35 us",
     "system.host.dispatch_of.batch": "800 us",
-    "system.host.eager.view": "0 us",
-    "system.host.eager.beside_percent": "100",
+    "system.host.eager": "{}",
 }
 """Overrides of the machine file, what a command costs the host in Megatron-Core's eager modules.
 

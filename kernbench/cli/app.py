@@ -169,6 +169,7 @@ def new_machine_(
     from_: Annotated[
         str | None,
         typer.Option(
+            "--like",
             "--from",
             metavar="MACHINE",
             help="Copies a YAML file, or a shipped machine; without it, the file has what nobody "
@@ -190,6 +191,47 @@ def new_machine_(
     from kernbench.cli.machines import new_machine
 
     raise typer.Exit(new_machine(name, from_))
+
+
+@app.command("calibrate")
+def calibrate_(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Tables as `measure/measure.py` writes them.")
+    ],
+    out: Annotated[
+        Path, typer.Option("-o", "--out", metavar="FILE", help="The machine's file to write.")
+    ],
+    from_: Annotated[
+        str,
+        typer.Option(
+            "--from", metavar="MACHINE", help="Machine whose numbers stay where no table tells."
+        ),
+    ] = "h200x8",
+    topology: Annotated[
+        str | None,
+        typer.Option(
+            "--topology",
+            metavar="MACHINE",
+            help="Machine with the datasheet's numbers; kernels are then shares of its peaks.",
+        ),
+    ] = None,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show every fit.")] = False,
+) -> None:
+    """Fit a machine's numbers to tables measured on a host (needs `kernbench[calibrate]`).
+
+    \f
+    Args:
+        folder: The tables; what is not there is not fitted.
+        out: The file; its stem is the machine's name.
+        from_: A topology file or the name of a shipped machine.
+        topology: The same; None for that of `from_`.
+
+    Raises:
+        typer.Exit: Always at the end, with the exit code.
+    """  # noqa: D301
+    from kernbench.cli.calibrating import calibrate_machine
+
+    raise typer.Exit(calibrate_machine(folder, out, from_, topology, verbose=verbose))
 
 
 @app.command("show-machine")

@@ -74,7 +74,7 @@ def _check_name(name: str) -> None:
     if name in shipped_machines():
         raise UsageError(
             f"NAME: {name} is a machine that comes with kernbench",
-            hint=f"give the copy a name of its own: kernbench new-machine my-{name} --from {name}",
+            hint=f"give the copy a name of its own: kernbench new-machine my-{name} --like {name}",
         )
 
 

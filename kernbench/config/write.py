@@ -17,7 +17,14 @@ _COLUMN: Final = 40
 """Column at which comments begin, where the line is shorter."""
 
 
-def dump(value: Any, comment: Callable[[Names], str]) -> str:
+def _never(names: Names) -> bool:
+    del names
+    return False
+
+
+def dump(
+    value: Any, comment: Callable[[Names], str], on_a_line: Callable[[Names], bool] = _never
+) -> str:
     """Returns an instance of a schema as YAML that `load` reads as an equal one.
 
     A part that is None is left out.
@@ -25,9 +32,11 @@ def dump(value: Any, comment: Callable[[Names], str]) -> str:
     Args:
         value: An instance of a dataclass as `load` describes it.
         comment: Returns what to write behind a value, given the names that lead to it; empty for
-            nothing.
+            nothing. Behind the name of a list of parts it is written, too.
+        on_a_line: Returns whether a part is written on one line, without what has its default.
     """
-    return "".join(f"{line}\n" for line in _block(type(value), value, (), comment))
+    lines = _block(type(value), value, (), comment, on_a_line)
+    return "".join(f"{line}\n" for line in lines)
 
 
 def with_texts(text: str, values: Mapping[Names, str]) -> str:
@@ -96,21 +105,39 @@ def _changes(kind: Any, values: Mapping[Names, Any]) -> Sequence[tuple[str, Any,
 _CHANGES: Final[Any] = Changes
 
 
-def _block(kind: Any, value: Any, names: Names, comment: Callable[[Names], str]) -> Iterator[str]:
+def _block(
+    kind: Any,
+    value: Any,
+    names: Names,
+    comment: Callable[[Names], str],
+    on_a_line: Callable[[Names], bool],
+) -> Iterator[str]:
     indent = "  " * len(names)
     for name, part, inner in _parts(kind, value) or ():
         here = (*names, name)
-        if _parts(part, inner) is not None:
+        if on_a_line(here):
+            yield _commented(f"{indent}{name}: {_short(inner)}", comment(here))
+        elif _parts(part, inner) is not None:
             yield f"{indent}{name}:"
-            yield from _block(part, inner, here, comment)
+            yield from _block(part, inner, here, comment, on_a_line)
         elif _is_list_of_parts(part, inner):
-            yield f"{indent}{name}:"
+            yield _commented(f"{indent}{name}:", comment(here))
             for item in inner:
                 yield f"{indent}  - {flow(get_args(without_limits(part))[0], item)}"
         else:
-            said = comment(here)
-            line = f"{indent}{name}: {flow(part, inner)}"
-            yield f"{line:<{_COLUMN}}# {said}" if said else line
+            yield _commented(f"{indent}{name}: {flow(part, inner)}", comment(here))
+
+
+def _commented(line: str, said: str) -> str:
+    return f"{line:<{_COLUMN - 1}} # {said}" if said else line
+
+
+def _short(value: Any) -> str:
+    """Returns a dataclass instance on one line, without what has its default."""
+    default = {one.name: one.default for one in dataclasses.fields(value)}
+    parts = _parts(type(value), value) or ()
+    told = [f"{name}: {flow(part, one)}" for name, part, one in parts if one != default.get(name)]
+    return "{" + ", ".join(told) + "}"
 
 
 def _is_list_of_parts(kind: Any, value: Any) -> bool:

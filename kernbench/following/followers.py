@@ -106,10 +106,9 @@ class Follower:
         if self._trails:
             self._count_late(stream, step.spent, shared=resource is not None and resource.timely)
         plain = step.category == "compute" and not step.latency
-        plain = plain and step.dispatch == process.dispatches["compute"]
         if plain and resource is self._device.compute and not process.engine.op_log.full:
             host.clock += step.spent - step.dispatch
-            self._alone.issue(step.name, stream, step.duration)
+            self._alone.issue(step.name, stream, step.duration, step.dispatch)
         else:
             host.clock += step.spent
             work = Hold(process.engine, resource, step.duration, None, step.latency)

@@ -1,8 +1,10 @@
 """What a host takes for a call of PyTorch: to issue a command, for a view, for autograd."""
 
+from dataclasses import fields
 from typing import Final, Literal, NamedTuple, get_args
 
-from kernbench.topology.spec import HostSpec
+from kernbench.kernels.names import kernel_name
+from kernbench.topology.spec import HostSpec, LibraryCallsSpec
 
 Issue = Literal[
     "compute",
@@ -28,12 +30,38 @@ waits for all of them; `graph` the launch of a CUDA graph, `replayed` a command 
 
 _ALONE: Final = 100
 
+_ATTENTION: Final = tuple(
+    f"_scaled_dot_product_{backend}_attention" for backend in ("cudnn", "flash", "efficient")
+)
+_OPERATORS: Final[dict[str, tuple[str, ...]]] = {
+    "product": ("mm", "bmm", "_grouped_mm", "_scaled_mm"),
+    "sum_product": ("addmm", "baddbmm"),
+    "convolution": ("convolution",),
+    "convolution_backward": ("convolution_backward",),
+    "attention": _ATTENTION,
+    "attention_backward": tuple(f"{name}_backward" for name in _ATTENTION),
+    "norm": (
+        "native_batch_norm",
+        "cudnn_batch_norm",
+        "cudnn_batch_norm_backward",
+        "native_group_norm",
+        "native_group_norm_backward",
+        "native_layer_norm",
+    ),
+    "sorting": ("sort", "embedding_dense_backward", "index_put", "index_put_"),
+    "bag_backward": ("_embedding_bag_backward", "_embedding_bag_dense_backward"),
+}
+"""Operators of PyTorch by the fields of `LibraryCallsSpec`."""
+
 
 class HostCalls(NamedTuple):
     """Host times of one rank, in picoseconds.
 
     Attributes:
         issues: What issuing a command takes, with the call that does so.
+        among: What an operation takes more behind another one than behind itself.
+        library: What operations take more that prepare a call of a library, by kernel.
+        tensor: What an operation on lists takes for each tensor of its first list.
         view: What an operation without a kernel takes: without autograd, and with.
         hook: Packing or unpacking a saved tensor by a hook in Python.
         shard: Taking one parameter of FSDP2 out of what was gathered, or into what is reduced.
@@ -41,13 +69,16 @@ class HostCalls(NamedTuple):
     """
 
     issues: dict[str, int]
+    among: int
+    library: dict[str, int]
+    tensor: int
     view: tuple[int, int]
     hook: int
     shard: int
     dtensor: int
 
 
-NO_TIME: Final = HostCalls(dict.fromkeys(get_args(Issue), 0), (0, 0), 0, 0, 0)
+NO_TIME: Final = HostCalls(dict.fromkeys(get_args(Issue), 0), 0, {}, 0, (0, 0), 0, 0, 0)
 """Of an engine that takes no simulated time."""
 
 
@@ -77,8 +108,16 @@ def host_calls(host: HostSpec, *, beside: bool) -> HostCalls:
     else:
         issues["batch"] = issues["batched"] = issues["message"]
         issues["joined"] = issues["event"]
+    library = {
+        kernel_name(operator): scaled(getattr(eager.library, field.name))
+        for field in fields(LibraryCallsSpec)
+        for operator in _OPERATORS[field.name]
+    }
     return HostCalls(
         issues,
+        scaled(eager.among),
+        library,
+        scaled(eager.tensor),
         (scaled(eager.view), scaled(eager.view + eager.autograd)),
         scaled(eager.hook),
         scaled(eager.shard),

@@ -139,6 +139,8 @@ def act(
         assert args is None, "what the function returns says it"
         action, part, args = action()
     dispatch = process.dispatches[issue or category]
+    if category == "compute":
+        dispatch += called(process, name)
     host.clock += dispatch
     if not process.noted:
         process.note_frame()
@@ -168,6 +170,24 @@ def act(
     return command
 
 
+def called(process: Process, name: str) -> int:
+    """Returns what the host takes for an operation more than for one that repeats the last one.
+
+    Args:
+        process: The rank, or main, that calls it.
+        name: Its kernel.
+
+    Returns:
+        Picoseconds; see `EagerSpec.among` and `EagerSpec.library`.
+    """
+    calls = process.calls
+    own = calls.library.get(name, 0)
+    if name == process.called:
+        return own
+    process.called = name
+    return own + calls.among
+
+
 class Alone:
     """Issues commands that hold a resource for a known time, and whose blocks nobody guards.
 
@@ -192,13 +212,15 @@ class Alone:
         self._key: Final = process.host.rank, category
         self._resource: Final = resource
 
-    def issue(self, name: str, stream: Stream, duration: int) -> None:
+    def issue(self, name: str, stream: Stream, duration: int, dispatch: int | None = None) -> None:
         """Issues a command; waits only if the launch queue is full.
 
         Args:
             name: Name of the command in traces and errors.
             stream: Stream of the command.
             duration: How long it takes, in picoseconds.
+            dispatch: Host time in picoseconds, of a rank that does what another one did; None: to
+                be found out.
 
         Raises:
             StepBudgetError: If the rank has issued as many commands as the run allows (K5).
@@ -209,17 +231,19 @@ class Alone:
             hold = Hold(engine, resource, duration, None)
             act(process, name, self._category, stream, hold)
             return
-        host.clock = start = host.clock + self._dispatch
+        if dispatch is None:
+            dispatch = self._dispatch + called(process, name)
+        host.clock = start = host.clock + dispatch
         tail = stream.tail
         if tail is not None:
             time = tail.time
             if time is None:
-                self._queue(name, stream, duration, start, tail)
+                self._queue(name, stream, duration, start, tail, dispatch)
                 return
             if time > start:
                 start = time
         if stream.waits or resource.timely or not engine.timed:
-            self._submit(name, stream, duration)
+            self._submit(name, stream, duration, dispatch)
             return
         if resource.free > start:
             start = resource.free
@@ -238,7 +262,9 @@ class Alone:
         host.issued += 1
         host.launched(done)
 
-    def _queue(self, name: str, stream: Stream, duration: int, issued: int, tail: Event) -> None:
+    def _queue(
+        self, name: str, stream: Stream, duration: int, issued: int, tail: Event, dispatch: int
+    ) -> None:
         """Issues a command behind one whose time is unknown, such as a collective.
 
         Many such commands follow one collective: one command stands for all that wait alike.
@@ -259,17 +285,15 @@ class Alone:
             host.issued += 1
             host.launched(done)
         else:
-            self._submit(name, stream, duration)
+            self._submit(name, stream, duration, dispatch)
 
-    def _submit(self, name: str, stream: Stream, duration: int) -> None:
+    def _submit(self, name: str, stream: Stream, duration: int, dispatch: int) -> None:
         engine, resource = self._engine, self._resource
         action = (
             Row(engine, resource, duration) if engine.timed else Hold(engine, resource, 0, None)
         )
         # Nothing can go wrong in it, so nobody asks which line has issued it.
-        command = Command(
-            name, self._category, self._host, stream, action, None, None, self._dispatch
-        )
+        command = Command(name, self._category, self._host, stream, action, None, None, dispatch)
         command.ranges = self._process.ranges
         engine.submit(command)
 

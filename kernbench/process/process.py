@@ -211,6 +211,7 @@ class Process:
         "_streams",
         "alive",
         "budget",
+        "called",
         "calls",
         "ctx",
         "default_device",
@@ -282,6 +283,7 @@ class Process:
         self.inference = False
         self.task: Task | None = None
         self.calls: Final = engine.host_calls(beside=beside)
+        self.called = ""
         self.dispatches: Final = self.calls.issues
         self._default: dict[int, Stream] = {}
         self._current: dict[int, Stream] = {}

@@ -1,13 +1,14 @@
 """How near the laws of a machine were on cells that were measured: tables of `kernbench validate`.
 
-A folder `validation/MACHINE` has `laws.yaml`, which says by which tables a law is judged, and
-`result.json`, what `kernbench validate` found: the errors of these tables.
+A folder `validation/MACHINE` has `laws.yaml`, which says by which cells a law is judged, and
+`result.json`, what `kernbench validate` found: each cell, measured and predicted.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final
 
 from kernbench.config import load, shipped
@@ -16,6 +17,7 @@ from kernbench.topology.spec import SystemSpec
 
 _LAWS: Final = "laws.yaml"
 _RESULT: Final = "result.json"
+_TORCHES: Final = ("own", "pytorch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +26,8 @@ class Near:
 
     Attributes:
         tables: Names of the tables that judge it, such as `rowops2`; none if nothing was measured.
-        error: Mean of `|predicted / measured - 1|` over all cells of these tables; None if nobody
-            has compared.
+        error: Mean of `|predicted / measured - 1|` over the cells of these tables that judge it;
+            None if nobody has compared.
     """
 
     tables: Sequence[str] = ()
@@ -37,10 +39,15 @@ class Laws:
     """The content of `laws.yaml`.
 
     Attributes:
-        laws: Tables by law, or by what the names of laws begin with, such as `ccl`.
+        laws: By law, or by what the names of laws begin with, such as `ccl`: tables, or parts of
+            tables whose cells begin alike, such as `rowops2 softmax`.
     """
 
     laws: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+_Known = tuple[SystemSpec, Mapping[str, tuple[str, ...]], Sequence[Mapping[str, Any]]]
+"""A machine that was measured, its laws with what judges them, and the cells of its result."""
 
 
 class Nearness:
@@ -59,13 +66,13 @@ class Nearness:
 
     def __init__(self, topology: Topology, folder: Path | None = None) -> None:
         system = topology.machine.system
-        self._known: list[tuple[SystemSpec, Mapping[str, tuple[str, ...]], Mapping[str, Any]]] = []
+        self._known: list[_Known] = []
         self._system: Final = system
         for file in sorted((folder or shipped("validation")).glob(f"*/{_LAWS}")):
             measured = load_topology(file.parent.name).topology_obj.machine.system
             if measured.sip == system.sip or measured.host == system.host:
                 laws, _ = load(Laws, file)
-                self._known.append((measured, laws.laws, _tables(file.parent / _RESULT)))
+                self._known.append((measured, laws.laws, _cells(file.parent / _RESULT)))
 
     def of(self, law: str) -> Near:
         """Returns how near a law was.
@@ -73,14 +80,15 @@ class Nearness:
         Args:
             law: Key in the machine's file, such as `kernels.softmax`, or `ccl.` and an algorithm.
         """
-        for measured, laws, results in self._known:
+        for measured, laws, cells in self._known:
             if not _same(law, measured, self._system):
                 continue
             key = law
             while key and key not in laws:
                 key = key.rpartition(".")[0]
             if key:
-                return Near(laws[key], _error(laws[key], results))
+                tables = dict.fromkeys(judge.split(" ")[0] for judge in laws[key])
+                return Near(tuple(tables), _error(laws[key], cells))
         return Near()
 
 
@@ -92,21 +100,21 @@ def _same(law: str, measured: SystemSpec, system: SystemSpec) -> bool:
     return between and measured.sip == system.sip and not system.sips.changed
 
 
-def _tables(file: Path) -> Mapping[str, Any]:
+def _cells(file: Path) -> Sequence[Mapping[str, Any]]:
+    """Returns the cells of a result: `table`, `cell`, `measured`, and a prediction by torch."""
     if not file.exists():
-        return {}
-    found: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))["tables"]
+        return ()
+    found: Sequence[Mapping[str, Any]] = json.loads(file.read_text(encoding="utf-8"))["cells"]
     return found
 
 
-def _error(names: Sequence[str], results: Mapping[str, Any]) -> float | None:
-    """Returns the mean error of tables; parts of one are named `table part`."""
-    scores = list(_scores(names, results))
-    cells = sum(score["cells"] for score in scores)
-    return sum(score["cells"] * score["mape"] for score in scores) / cells if cells else None
-
-
-def _scores(names: Sequence[str], results: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    for part, by_torch in results.items():
-        if part.split(" ")[0] in names:
-            yield from by_torch.values()
+def _error(judges: Sequence[str], cells: Iterable[Mapping[str, Any]]) -> float | None:
+    """Returns the mean error of the cells that judge a law, under both torches."""
+    errors = [
+        abs(cell[each] / cell["measured"] - 1)
+        for cell in cells
+        if any(f"{cell['table']} {cell['cell']} ".startswith(f"{judge} ") for judge in judges)
+        for each in _TORCHES
+        if cell.get(each) is not None
+    ]
+    return fmean(errors) if errors else None

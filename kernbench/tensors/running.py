@@ -87,7 +87,7 @@ def run(
     state = process.locals.get(GRAD_STATE)  # as `is_recorded`, without a call
     issue: Issue = "recorded" if state is None or state.enabled or state.running > 0 else "compute"
     if further is not None:
-        process.host.clock += further * process.dispatches[issue]
+        process.host.clock += further * (process.dispatches[issue] + process.calls.among)
     act(
         process,
         name,
@@ -176,6 +176,7 @@ def run_on_lists(
         name, reads = kernel_name(kernel.name), of(kernel.reads)
         reads = [*inputs, *every] if last else reads
         writes = of(written if last else kernel.writes)
+        process.host.clock += process.calls.tensor * len(own)
         act(
             process,
             name,

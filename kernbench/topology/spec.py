@@ -77,10 +77,44 @@ _ALL_ALIKE: Final = DispatchSpec()
 
 
 @dataclass(frozen=True, slots=True)
+class LibraryCallsSpec:
+    """What operations take on the host beside others, which prepare a call of a library.
+
+    Attributes:
+        product: A product of matrices.
+        sum_product: A product of matrices to which a bias is added, such as `Linear` with one.
+        convolution: A convolution.
+        convolution_backward: Its gradients.
+        attention: Fused attention.
+        attention_backward: Its gradients.
+        norm: A batch, group or layer norm.
+        sorting: What sorts first: `sort`, gradients of look-ups, writes by lists of indices.
+        bag_backward: Gradients of a bag of embeddings, of about 30 kernels.
+    """
+
+    product: Latency = Ps(0)
+    sum_product: Latency = Ps(0)
+    convolution: Latency = Ps(0)
+    convolution_backward: Latency = Ps(0)
+    attention: Latency = Ps(0)
+    attention_backward: Latency = Ps(0)
+    norm: Latency = Ps(0)
+    sorting: Latency = Ps(0)
+    bag_backward: Latency = Ps(0)
+
+
+_NO_CALLS: Final = LibraryCallsSpec()
+
+
+@dataclass(frozen=True, slots=True)
 class EagerSpec:
     """What PyTorch itself takes on the host beside issuing commands, under both torches.
 
     Attributes:
+        among: What an operation takes more behind another one than behind itself: in a loop of one
+            operation, the processor has its code at hand.
+        library: What operations take more that prepare a call of a library.
+        tensor: What an operation on lists takes for each tensor of its first list.
         view: An operation that runs no kernel, such as a view.
         autograd: What each operation takes more that autograd records, or that runs in a backward
             pass.
@@ -94,6 +128,9 @@ class EagerSpec:
             own.
     """
 
+    among: Latency = Ps(0)
+    library: LibraryCallsSpec = _NO_CALLS
+    tensor: Latency = Ps(0)
     view: Latency = Ps(0)
     autograd: Latency = Ps(0)
     hook: Latency = Ps(0)
@@ -125,6 +162,8 @@ class HostSpec:
         dispatch_of: Host times of issuing commands of some kinds, in place of `dispatch`. Default:
             all cost the same.
         eager: What PyTorch itself takes beside. Default: nothing.
+        loop: What enqueueing one small kernel takes in a loop of nothing else. It is not simulated:
+            `kernbench calibrate` tells by it how fast a host is beside another. Default: unknown.
     """
 
     dispatch: Latency = Ps(9_300_000)
@@ -133,6 +172,7 @@ class HostSpec:
     gloo: LinkSpec = _GLOO
     dispatch_of: DispatchSpec = _ALL_ALIKE
     eager: EagerSpec = _NO_EAGER
+    loop: Latency | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from kernbench.validation.timing import REPLAYS, Call, eager_us, new, replayed_u
 _MESSAGES: Final = ("nccl_p2p", "nccl_p2p_ll")
 _FORCED: Final[Mapping[str, Mapping[str, str]]] = {
     "ring": {"Simple": "nccl_simple", "LL": "nccl_ll", "LL128": "nccl_ll128"},
-    "tree": {"Simple": "nccl_tree", "LL": "nccl_tree_ll"},
+    "tree": {"Simple": "nccl_tree", "LL": "nccl_tree_ll", "LL128": "nccl_tree_ll128"},
 }
 """What NCCL_ALGO and NCCL_PROTO leave, as `ccl.yaml` calls it."""
 

@@ -105,6 +105,14 @@ def test_sdpa_kernel_chooses_the_backend() -> None:
     assert names == [NAME.format("flash"), NAME.format("cudnn")]
 
 
+def test_cudnn_drops_weights_with_any_probability() -> None:
+    def worker() -> None:
+        x = torch.zeros(1, 4, 16, 64, dtype=BF16, device="cuda")
+        F.scaled_dot_product_attention(x, x, x, dropout_p=0.1)
+
+    assert NAME.format("cudnn") in on_one_rank(worker, data=False)
+
+
 def test_dropped_weights_are_the_same_in_the_gradient() -> None:
     """Attention is linear in the values: its gradient is that of the weights that were kept."""
     found: list[Any] = []

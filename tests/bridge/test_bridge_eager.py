@@ -26,6 +26,7 @@ def _on_ranks(
     from kernbench.topology import load_topology
 
     eager = {"view": "1us", "autograd": "5us", "dtensor": "40us", "beside_percent": 150}
+    eager |= {"among": "3us", "tensor": "2us", "library.product": "20us"}
     eager |= {"workspace": workspace}
     changes = ["system.host.dispatch=10us"]
     changes += [f"system.host.eager.{name}={value}" for name, value in eager.items()]
@@ -76,6 +77,25 @@ def test_an_operation_takes_the_host_time_of_its_kind(data: bool) -> None:
 @pytest.mark.parametrize("data", [True, False])
 def test_a_rank_beside_others_takes_longer(data: bool) -> None:
     assert _on_ranks(_times, 2, data=data) == [15, 1.5, 22.5, 9, 18]
+
+
+def _lists(rank: int) -> list[float]:
+    torch.cuda.set_device(rank)
+    x = torch.ones(64, 64, device="cuda")
+    lists = [torch.ones(8, device="cuda") for _ in range(4)]
+
+    def both() -> None:
+        torch._foreach_add_(lists, 1.0)
+        torch.mm(x, x)
+
+    with torch.no_grad():
+        return [_host_us(lambda: torch._foreach_add_(lists, 1.0)), _host_us(both)]
+
+
+@pytest.mark.parametrize("data", [True, False])
+def test_an_operation_on_lists_takes_time_for_each_tensor_and_a_product_its_own(data: bool) -> None:
+    # 10 + 4 x 2 us for the list; behind another operation 3 us more each; the product 20 more.
+    assert _on_ranks(_lists, 1, data=data) == [18, 18 + 3 + 10 + 3 + 20]
 
 
 def _dtensor(rank: int) -> list[float]:

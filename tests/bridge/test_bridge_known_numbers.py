@@ -183,3 +183,20 @@ def test_a_product_of_groups_takes_the_time_of_its_groups_each_time() -> None:
     one, even, again = under("fake")
     assert one == again < even
     assert under(True) == [one, even, one]
+
+
+def _long(rank: int) -> list[bool]:
+    """Asks of a sequence of 40000 what transformers asks: is anything padded, or packed?"""
+    torch.cuda.set_device(rank)
+    words = torch.randint(3, 90, (2, 40000), device="cuda")
+    mask = torch.ones_like(words, dtype=torch.bool)
+    places = torch.arange(40000, device="cuda")
+    packed = (places.diff() != 1).cumsum(0)
+    return [bool(mask.all()), bool(packed[-1] == 0), bool((words >= 0).all())]
+
+
+def test_masks_and_positions_of_a_long_sequence_are_known() -> None:
+    # What the words are is not known, so that the last answer is made up.
+    outcome = kernbench.torchrun_spawn(_long, nprocs=1, data="fake")
+    assert outcome.returned == [[True, True, False]]
+    assert outcome.document["made_up_values"]["count"] == 1

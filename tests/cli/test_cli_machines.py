@@ -83,7 +83,7 @@ def test_a_copy_of_a_copy() -> None:
         (("a/b",), "got 'a/b'"),
         (("",), "got ''"),
         (("h200x8",), "h200x8 is a machine that comes with kernbench\n  hint: give the copy a "
-         "name of its own: kernbench new-machine my-h200x8 --from h200x8"),
+         "name of its own: kernbench new-machine my-h200x8 --like h200x8"),
         (("mine", "--from", "h20x8"), "did you mean `h200x8`?"),
         (("mine", "--from", "not_there.yaml"), "no such file"),
         (("there",), "there.yaml is there already\n  hint: give another name"),

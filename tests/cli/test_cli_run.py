@@ -679,7 +679,8 @@ def test_the_options_are_these() -> None:
         "test": ["--jobs", "--machine", "--mode", "--seed", "-n"],
         "check": ["--torchrun"],
         "explain": [],
-        "new-machine": ["--from"],
+        "new-machine": ["--from", "--like"],
+        "calibrate": ["--from", "--out", "--topology", "--verbose", "-o", "-v"],
         "show-machine": [],
         "list": [],
     }

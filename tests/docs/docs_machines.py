@@ -45,10 +45,19 @@ USERS: Final = {
         "gloo": "collectives and messages of CPU tensors",
         "dispatch_of": "every call of a program",
         "eager": "issuing, views, autograd",
+        "loop": "`kernbench calibrate`",
     },
-    "system.host.eager": dict.fromkeys(
+    "system.host.eager": dict.fromkeys(("among", "library", "tensor"), "operations on tensors")
+    | dict.fromkeys(
         ("view", "autograd", "hook", "shard", "dtensor", "beside_percent", "workspace"),
         "programs of PyTorch",
+    ),
+    "system.host.eager.library": dict.fromkeys(
+        (
+            *("product", "sum_product", "convolution", "convolution_backward", "attention"),
+            *("attention_backward", "norm", "sorting", "bag_backward"),
+        ),
+        "operations on tensors",
     ),
     "system.host.dispatch_of": {
         "compute": "operations on tensors",

@@ -70,6 +70,9 @@ FAMILIES: dict[str, Callable[[Library], int]] = {
     "split": lambda library: products.duration_ps(
         library, dtypes.float32, Sizes(1, 512, 512, 512), 3 << 20
     ),
+    "groups": lambda library: products.grouped_ps(
+        library, dtypes.bfloat16, [Sizes(1, 4096, 2048, 1024), Sizes(1, 1, 2048, 1024)], 0
+    ),
     "attention": lambda library: attention.duration_ps(
         library, "flash", "forward", (_HEADS, _HEADS, _HEADS), _SEEN, 1 << 20
     ),

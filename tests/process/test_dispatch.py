@@ -180,3 +180,30 @@ def test_small_collectives_are_bound_by_the_host_as_measured(
     with RuntimeContext(RunSpec(topology="h200x8", data=False)) as ctx:
         ctx.multiprocessing.spawn(worker, nprocs=4)
     assert max(times) == pytest.approx(us, rel=0.25)
+
+
+def test_an_operation_costs_more_behind_another_one_and_by_its_library() -> None:
+    changes = (
+        "system.host.eager.among=7 us",
+        "system.host.eager.tensor=1 us",
+        "system.host.eager.library.product=30 us",
+        "system.host.eager.library.sum_product=40 us",
+    )
+    found = []
+
+    def worker(_: int) -> None:
+        x = torch.ones(8, 8, device="cuda")
+        weights = [torch.nn.Parameter(torch.ones(8, device="cuda")) for _ in range(3)]
+        for weight in weights:
+            weight.grad = torch.ones_like(weight)
+        step = torch.optim.SGD(weights, lr=0.1).step
+        host = current_process().host
+        for call in (lambda: x.mul_(1), lambda: x.mul_(1), lambda: x @ x, lambda: x @ x, step):
+            before = host.clock
+            call()
+            found.append((host.clock - before) / 1e6)
+
+    with RuntimeContext(RunSpec(topology="sip8", overrides=changes)) as ctx:
+        ctx.multiprocessing.spawn(worker, nprocs=1)
+    # 2 us to issue one, 7 behind another one; a step of SGD is one operation on three tensors.
+    assert found == [2 + 7, 2, 2 + 7 + 30, 2 + 30, 2 + 7 + 3]

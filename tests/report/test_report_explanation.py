@@ -11,11 +11,12 @@ from test_report_breakdown import log_of, records
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
+from kernbench.config import load, shipped
 from kernbench.hw.explained import Explained, Spent
 from kernbench.report import Explanation, breakdown, explanation, explanation_lines
 from kernbench.report.explanation import MUCH
 from kernbench.report.explanation_lines import WIDTH, much_by_bytes
-from kernbench.report.nearness import Near, Nearness
+from kernbench.report.nearness import Laws, Near, Nearness
 from kernbench.sim_engine.op_log import OpLog, Record
 from kernbench.testing import Kernbench
 from kernbench.topology import load_topology
@@ -245,26 +246,44 @@ def measured(tmp_path: Path) -> Path:
     folder = tmp_path / "h200x8"
     folder.mkdir()
     (folder / "laws.yaml").write_text(
-        "laws: {pe.gemm: [gemm, gemm2], ccl: [collectives], host.pcie: [pcie]}"
+        "laws: {pe.gemm: [gemm, gemm2], kernels.softmax: [rows softmax], ccl: [collectives], "
+        "host.pcie: [pcie]}"
     )
-    tables = {
-        "gemm": {"own": {"cells": 30, "mape": 0.06}},
-        "gemm2 bf16": {"own": {"cells": 10, "mape": 0.1}, "pytorch": {"cells": 10, "mape": 0.08}},
-        "collectives all_reduce": {"own": {"cells": 4, "mape": 0.05}},
-    }
-    (folder / "result.json").write_text(json.dumps({"tables": tables}))
+    cells = [
+        {"table": "gemm", "cell": "256", "measured": 10.0, "own": 11.0, "pytorch": 10.5},
+        {"table": "gemm2", "cell": "512", "measured": 10.0, "own": None, "pytorch": 7.0},
+        {"table": "rows", "cell": "softmax 64", "measured": 4.0, "own": 5.0, "pytorch": 5.0},
+        {"table": "rows", "cell": "softmax_bwd 64", "measured": 4.0, "own": 8.0, "pytorch": 8.0},
+        {"table": "collectives", "cell": "all_reduce", "measured": 8.0, "own": 9.0},
+    ]
+    (folder / "result.json").write_text(json.dumps({"cells": cells}))
     return tmp_path
 
 
-def test_how_near_a_law_was_is_the_mean_of_its_tables_cells(measured: Path) -> None:
+def test_how_near_a_law_was_is_the_mean_of_the_cells_that_judge_it(measured: Path) -> None:
     near = Nearness(_H200, measured)
     of_products = near.of("pe.gemm")
 
     assert of_products.tables == ("gemm", "gemm2")
-    assert of_products.error == pytest.approx((30 * 0.06 + 10 * 0.1 + 10 * 0.08) / 50)
-    assert near.of("ccl.nccl_ll") == Near(("collectives",), 0.05)
+    assert of_products.error == pytest.approx((0.1 + 0.05 + 0.3) / 3)
+    assert near.of("kernels.softmax") == Near(("rows",), 0.25)
+    assert near.of("ccl.nccl_ll") == Near(("collectives",), 0.125)
     assert near.of("host.pcie") == Near(("pcie",), None)
-    assert near.of("kernels.softmax") == near.of("peak rates") == Near()
+    assert near.of("kernels.gelu") == near.of("peak rates") == Near()
+
+
+def test_laws_that_tables_judge_are_keys_of_the_machine() -> None:
+    laws, _ = load(Laws, shipped("validation") / "h200x8" / "laws.yaml")
+    kernels = {law for law in laws.laws if law.startswith("kernels.")}
+
+    assert kernels <= {f"kernels.{name}" for name in _H200.machine.system.sip.kernels}
+    assert set(laws.laws) - kernels == {
+        "pe.gemm",
+        "pe.attention",
+        "host.pcie",
+        "ccl",
+        "ccl.messages",
+    }
 
 
 def test_a_machine_that_was_changed_is_not_the_one_that_was_measured(measured: Path) -> None:

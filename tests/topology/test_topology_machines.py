@@ -16,6 +16,11 @@ from kernbench.units import Bandwidth, Ps
         # cube links: 8 SIPs x 4 neighbouring pairs x 2 directions; SIP links: 8 x 2
         ("sip8", 8, 32, 8 * 4 * 2 + 8 * 2),
         ("h200x8", 8, 132, 8 * 2),
+        ("h100x8", 8, 132, 8 * 2),
+        ("a100x8", 8, 108, 8 * 2),
+        ("b200x8", 8, 148, 8 * 2),
+        ("gb200_nvl72", 72, 148, 72 * 2),
+        ("mi300x8", 8, 304, 8 * 2),
         ("torus4x4", 16, 8, 16 * 2 * 2),
         ("ring1024", 1024, 8, 1024 * 2),
         # a port of a switch and a NIC each, both ways; leaves x spines, both ways
@@ -37,9 +42,14 @@ def test_a_shipped_machine_has_its_parts(name: str, sips: int, pes: int, links: 
 
 def test_these_machines_are_shipped() -> None:
     assert list(shipped_machines()) == [
+        "a100x8",
+        "b200x8",
         "fattree64",
+        "gb200_nvl72",
+        "h100x8",
         "h200x8",
         "h200x8_x4_nodes",
+        "mi300x8",
         "ring1024",
         "sip8",
         "torus4x4",
@@ -78,8 +88,9 @@ def test_an_unknown_name_shows_what_there_is() -> None:
         load_topology("h200x9")
     assert str(caught.value) == (
         "[F11] h200x9: 1 problem\n"
-        "  h200x9: expected a file or one of the shipped machines fattree64, h200x8, "
-        "h200x8_x4_nodes, ring1024, sip8, torus4x4, got 'h200x9' [F11]\n"
+        "  h200x9: expected a file or one of the shipped machines a100x8, b200x8, "
+        "fattree64, gb200_nvl72, h100x8, h200x8, h200x8_x4_nodes, mi300x8, ring1024, sip8, "
+        "torus4x4, got 'h200x9' [F11]\n"
         "      did you mean `h200x8`?"
     )
 

@@ -98,7 +98,7 @@ def patches() -> Iterator[Patch]:
     )
     yield Patch(torch, "get_device_module", get_device_module)
     yield Patch(torch._C, "_get_accelerator", _get_accelerator)
-    yield Patch(torch.version, "cuda", _CUDA)
+    yield Patch(torch.version, "cuda", torch.version.cuda or _CUDA)
     yield Patch(torch.cuda.nccl, "version", lambda: _NCCL)
     yield Patch(torch.backends.cuda, "is_built", lambda: True)
     yield Patch(torch.backends.cudnn, "is_acceptable", lambda tensor: False)

@@ -125,7 +125,6 @@ def _cudnn_takes(
         and wide % 8 == narrow % 8 == 0
         and key.shape[2] > 1
         and not (dropout_p and query.shape[2] == 1)
-        and dropout_p * 16 % 1 == 0
         and (mask is None or not mask.requires_grad)
     )
 

@@ -32,6 +32,7 @@ class Cost(NamedTuple):
         fresh: Whether the result may have memory of its own.
         known: Whether the kernel is known; otherwise its bytes are counted.
         blas: Whether the kernel is one of cuBLAS, which takes a workspace.
+        lists: Whether its first operand is a list, as of `_foreach_*` and fused optimisers.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Cost(NamedTuple):
     fresh: bool = True
     known: bool = True
     blas: bool = False
+    lists: bool = False
 
 
 def _nothing(library: Library, args: Any, kwargs: Any, out: Any) -> int:
@@ -102,7 +104,8 @@ def cost_of(func: Any) -> Cost:
     if formula is None:
         return Cost(kernel_name(name, func.namespace), by_bytes, known=False)
     kernel = kernel_name(name, func.namespace)
-    return Cost(kernel, formula, blas=packet in costs_gemm.FORMULAS)
+    lists = name.startswith("_foreach_") or packet in costs_lists.FORMULAS
+    return Cost(kernel, formula, blas=packet in costs_gemm.FORMULAS, lists=lists)
 
 
 def _by_name(name: str) -> Formula | None:

@@ -9,31 +9,20 @@ from kernbench.sim_engine.command import Stream
 
 
 class Eager:
-    """Host times of one rank, in picoseconds, from its `calls`, and workspaces.
+    """Host times of one rank, in picoseconds, and workspaces.
 
     Attributes:
+        calls: What its calls take.
         kernel: What an operation with a kernel takes beside issuing it: without autograd, and with.
         view: What an operation without a kernel takes: without autograd, and with.
-        hook: Packing or unpacking a saved tensor by a hook in Python.
-        shard: Taking one parameter of FSDP2 out of what was gathered, or into what is reduced.
-        dtensor: Dispatching one operation on a `DTensor`.
     """
 
-    __slots__ = (
-        "_host",
-        "_rank",
-        "_workspace",
-        "_workspaces",
-        "dtensor",
-        "hook",
-        "kernel",
-        "shard",
-        "view",
-    )
+    __slots__ = ("_host", "_rank", "_workspace", "_workspaces", "calls", "kernel", "view")
 
     def __init__(self, rank: Rank) -> None:
         process = rank.process
         engine, calls = process.engine, process.calls
+        self.calls: Final = calls
         workspace = engine.topology.machine.system.host.eager.workspace
         self._host: Final = process.host
         self._rank: Final = rank
@@ -41,16 +30,9 @@ class Eager:
         self._workspaces: Final[dict[tuple[Stream, bool], Storage]] = {}
         self.kernel: Final = (0, calls.issues["recorded"] - calls.issues["compute"])
         self.view: Final = calls.view
-        self.hook: Final = calls.hook
-        self.shard: Final = calls.shard
-        self.dtensor: Final = calls.dtensor
 
     def spend(self, time_ps: int) -> None:
-        """Lets time of the host pass.
-
-        Args:
-            time_ps: The time in picoseconds.
-        """
+        """Lets time of the host pass, in picoseconds."""
         self._host.clock += time_ps
 
     def blas(self, stream: Stream) -> None:
@@ -76,7 +58,7 @@ class Eager:
         """
         for value in args[:2]:
             if isinstance(value, list | tuple):
-                self.spend(self.shard * len(value))
+                self.spend(self.calls.shard * len(value))
                 return
 
 
@@ -93,7 +75,7 @@ def _timed(hook: Any) -> Any:
     def run(value: Any) -> Any:
         rank = HERE.rank
         if rank is not None:
-            rank.mode.eager.spend(rank.mode.eager.hook)
+            rank.mode.eager.spend(rank.process.calls.hook)
         return hook(value)
 
     # PyTorch's checkpoints tell their own hooks by attributes, which they set before and after.

@@ -185,7 +185,7 @@ class ShapeMode(DirectMode):
                 self._made(held, one, seen.cost)
                 made.append(one)
             out = tuple(made) if seen.many else made[0]
-        self._issue(seen.cost, seen.duration)
+        self._issue(seen.cost, seen.duration, args)
         return out
 
     def _learn(

@@ -118,7 +118,7 @@ class TimeMode(TorchDispatchMode):
                 if kind not in _PLAIN:
                     if issubclass(kind, FakeTensor):  # made to find out a shape, by PyTorch itself
                         return func(*args, **(kwargs or {}))
-                    self.eager.spend(self.eager.dtensor)
+                    self.eager.spend(self.eager.calls.dtensor)
                     return NotImplemented  # a DTensor calls again with what it stands for
         if kwargs and names_device(kwargs):
             return self.on_named_device(func, types, args, kwargs)
@@ -246,7 +246,7 @@ class TimeMode(TorchDispatchMode):
             duration = cost.duration(self._library, args, kwargs, out)
             if signature is not None and len(known.durations) < _MOST_DURATIONS:
                 known.durations[signature] = duration
-        self._issue(cost, duration)
+        self._issue(cost, duration, args)
         if known.sizes and depends_now(func, args):
             self.copy_out(VALUE)  # the host asks how large the result is
         return out
@@ -280,7 +280,7 @@ class TimeMode(TorchDispatchMode):
             return known.run(*args, **kwargs)
         return self._run(known, func, args, kwargs, True)
 
-    def _issue(self, cost: Cost, duration: int) -> None:
+    def _issue(self, cost: Cost, duration: int, args: Any = ()) -> None:
         """Issues the command of an operation."""
         rank, process = self._rank, self._process
         if not cost.known:
@@ -291,6 +291,8 @@ class TimeMode(TorchDispatchMode):
         stream = process.current_stream(rank.sip)
         if cost.blas:
             self.eager.blas(stream)
+        if args and cost.lists:
+            self.eager.spend(self.eager.calls.tensor * len(args[0]))
         self._alone.issue(cost.name, stream, duration)
 
     def _higher_order(self, func: HigherOrderOperator, args: Any) -> Any:

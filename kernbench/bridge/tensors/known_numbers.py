@@ -20,11 +20,11 @@ from kernbench.bridge.tensors.storages import STORAGES, Ref, is_on_device
 _MOST: Final = 1024
 """Most elements of a tensor whose numbers are kept."""
 
-_MOST_BYTES: Final = 1 << 14
-"""Most bytes of a storage whose numbers are kept."""
+_MOST_WHOLE: Final = 1 << 17
+"""The same of integers and booleans: positions and masks of a long sequence decide what runs."""
 
-_MANY: Final = 4096
-"""Storages after which those that are gone are forgotten."""
+_ROOM: Final = 1 << 24
+"""Bytes after which numbers of storages that are gone are forgotten."""
 
 _CPU: Final = torch.device("cpu")
 _EMPTY: Final = torch.empty  # PyTorch's own, also while ranks run
@@ -50,13 +50,14 @@ class _Rule:
 
     Attributes:
         alone: Whether what it makes follows from its operands.
+        like: Whether it reads no more than the shape of its first operand.
         over: Whether it writes all of its first operand, and does not read it.
         settles: The value that settles the result, whatever the other operand is; None: none does.
         view: Whether it gives a view, which shares the numbers.
         writes: Which arguments it writes; None: nobody knows.
     """
 
-    __slots__ = ("alone", "over", "settles", "view", "writes")
+    __slots__ = ("alone", "like", "over", "settles", "view", "writes")
 
     def __init__(self, func: Any) -> None:
         plain = isinstance(func, OpOverload) and func.namespace == "aten"
@@ -65,6 +66,7 @@ class _Rule:
         self.view: Final = plain and (func.is_view or torch.Tag.inplace_view in tags)
         drawn = torch.Tag.nondeterministic_seeded in tags
         self.alone: Final = plain and not drawn and name not in _BLANK
+        self.like: Final = name.startswith("new_") or name.endswith("_like")
         self.over: Final = name in _OVER
         self.writes: Final = _written(func) if plain else None
         kind = name if name.startswith("__") else name.removesuffix("_")
@@ -84,6 +86,7 @@ class KnownNumbers:
 
     def __init__(self) -> None:
         self._kept: dict[int, tuple[Ref, Any]] = {}
+        self._room = _ROOM
         self._rules: Final[dict[int, _Rule]] = {}
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
@@ -109,10 +112,12 @@ class KnownNumbers:
         """
         storage = tensor.untyped_storage()
         held = STORAGES.get(storage._cdata)
-        if held is None or storage.nbytes() > _MOST_BYTES or not _fills(tensor):
+        if held is None or _is_large(tensor) or not _fills(tensor):
             return
-        if len(self._kept) >= _MANY:
+        self._room -= storage.nbytes()
+        if self._room < 0:
             self._kept = {key: kept for key, kept in self._kept.items() if kept[0]() is not None}
+            self._room = _ROOM + sum(kept[1].nbytes() for kept in self._kept.values())
         numbers = torch.UntypedStorage(storage.nbytes())
         _seen(numbers, tensor).copy_(values())
         self._kept[storage._cdata] = held.ref, numbers
@@ -134,7 +139,7 @@ class KnownNumbers:
         if rule.view:
             return
         operands = list(tensors_in((args, kwargs)))
-        if not self._kept and any(map(is_on_device, operands)) and not rule.over:
+        if not (self._kept or rule.over or rule.like) and any(map(is_on_device, operands)):
             return
         named, written = kwargs or {}, operands
         if rule.writes is not None:
@@ -158,9 +163,9 @@ class KnownNumbers:
         self, func: Any, rule: _Rule, args: Any, kwargs: Any, operands: Any, results: Any
     ) -> bool:
         """Finds out the numbers of what an operation makes; returns whether they are known."""
-        if any(one.numel() > _MOST for one in (*operands, *results)):
+        if any(map(_is_large, (*operands, *results))):
             return False
-        read = operands[1:] if rule.over else operands
+        read = operands[1:] if rule.over or rule.like else operands
         given = {
             id(one): self.of(one) if is_on_device(one) else _of_index(one)
             for one in operands
@@ -182,6 +187,8 @@ class KnownNumbers:
                 return False  # a part of what is not known
             self.keep(operands[0], partial(_FULL, (), 0, device=_CPU))
             given[id(operands[0])] = self.of(operands[0])
+        if rule.like and given.get(id(operands[0]), 0) is None:
+            given[id(operands[0])] = _EMPTY(operands[0].shape, dtype=operands[0].dtype, device=_CPU)
         try:
             found = _run(func, _replaced(args, given), _replaced(kwargs, given))
         except (RuntimeError, IndexError):
@@ -232,6 +239,11 @@ def _seen(numbers: Any, tensor: torch.Tensor) -> torch.Tensor:
     """Returns numbers of a storage as a tensor of it has them."""
     whole = _EMPTY(0, dtype=tensor.dtype, device=_CPU)
     return whole.set_(numbers, tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+def _is_large(tensor: torch.Tensor) -> bool:
+    whole = not (tensor.is_floating_point() or tensor.is_complex())
+    return bool(tensor.numel() > (_MOST_WHOLE if whole else _MOST))
 
 
 def _fills(tensor: torch.Tensor) -> bool:

@@ -1,0 +1,1 @@
+"""Machine files from tables that were measured on a host."""

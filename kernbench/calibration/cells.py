@@ -1,0 +1,313 @@
+"""What the laws of the simulator say of the lines of a table: no law stands here."""
+
+import csv
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple, TypeAlias
+
+from kernbench.attention.bands import CAUSAL, EVERYTHING, bands
+from kernbench.attention.rows import in_order
+from kernbench.calibration import collectives, images
+from kernbench.errors import UsageError
+from kernbench.hw.attention import Direction
+from kernbench.hw.library import Library
+from kernbench.kernels import attention, lists, products
+from kernbench.kernels.operands import Layout, Operand, row_major, total_bytes
+from kernbench.kernels.prices import Price, of_sum, priced
+from kernbench.kernels.products import Sizes
+from kernbench.memory import DType, dtypes
+from kernbench.topology.spec import SystemSpec
+
+Line: TypeAlias = Mapping[str, str]
+
+
+class Machine:
+    """What laws ask: the machine, and the library of one of its SIPs.
+
+    Args:
+        system: The machine.
+    """
+
+    def __init__(self, system: SystemSpec) -> None:
+        self.system: Final = system
+        self.library: Final = Library(system.sip)
+
+
+Law: TypeAlias = Callable[[Machine, Line], int]
+
+DTYPES: Final = {
+    **images.DTYPES,
+    "tf32": dtypes.float32,
+    "fp8": dtypes.float8_e4m3fn,
+    "bfloat16": dtypes.bfloat16,
+}
+
+
+def _every(line: Line) -> bool:
+    del line
+    return True
+
+
+class Source(NamedTuple):
+    """How a table is read.
+
+    Attributes:
+        laws: What the simulator says of each measured column, by its name.
+        events: Whether times hold that of an event pair.
+        lines: Which lines there are laws for; by default all.
+    """
+
+    laws: Mapping[str, Law]
+    events: bool = False
+    lines: Callable[[Line], bool] = _every
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One measured number.
+
+    Attributes:
+        table: Name of its table.
+        line: The texts of its line, by column.
+        column: The measured column.
+        us: What was measured, in microseconds.
+        law: What the simulator says of it.
+    """
+
+    table: str
+    line: Line
+    column: str
+    us: float
+    law: Law
+
+    @property
+    def aside(self) -> bool:
+        """Whether it is kept aside: half of the cells are, by a hash of what names them."""
+        measured = {*SOURCES[self.table].laws, "us", "min_us", "gbps", "tflops", "host_us"}
+        key = ",".join(value for name, value in self.line.items() if name not in measured)
+        return zlib.crc32(key.encode()) % 2 == 1
+
+    def error(self, machine: Machine, event_us: float) -> float:
+        """Returns `predicted / measured - 1`.
+
+        Args:
+            event_us: What an event pair reads with nothing between.
+        """
+        taken = event_us if SOURCES[self.table].events else 0.0
+        return (self.law(machine, self.line) / 1e6 + taken) / self.us - 1
+
+
+def plain(dtype: DType, *shape: int) -> Layout:
+    """Returns a tensor that lies row after row."""
+    return row_major(Layout(shape, shape, dtype))
+
+
+_ELEMENTWISE: Final[dict[str, str]] = {
+    "add_scalar": "add",
+    "zero": "zero_",
+    "copy": "copy_",
+    "add": "add",
+    "mul": "mul",
+    **{name: name for name in ("exp", "gelu", "silu", "relu", "normal_", "uniform_")},
+    "bernoulli_": "bernoulli_",
+}
+_ONE_OPERAND: Final = ("add_scalar", "exp", "gelu", "silu", "relu", "copy")
+
+
+def _elementwise(library: Library, line: Line) -> int:
+    dtype = DTYPES[line.get("dtype", "bf16")]
+    op, count = line["op"], int(line["bytes"]) // dtype.itemsize
+    x, wide = plain(dtype, count), plain(dtype, count // 4096, 4096)
+    if op in {"dropout", "where"}:
+        mask = plain(dtypes.bool_, count)
+        if op == "dropout":
+            return priced(library, "aten::native_dropout", None, [x], [x, mask])
+        return priced(library, "aten::where", None, [mask, x, x], [x])
+    if op == "cat":
+        return priced(library, "aten::cat", None, [x, x], [plain(dtype, 2 * count)])
+    if op == "cast":
+        other = dtypes.float32 if dtype is dtypes.bfloat16 else dtypes.bfloat16
+        return priced(library, "aten::copy_", None, [x], [plain(other, count)])
+    if op == "add_bcast":
+        return priced(library, "aten::add", None, [wide, plain(dtype, 4096)], [wide])
+    if op == "transpose_copy":
+        turned = Layout((4096, count // 4096), (1, 4096), dtype)
+        return priced(library, "aten::copy_", None, [turned], [plain(dtype, 4096, count // 4096)])
+    reads = [x] if op in _ONE_OPERAND else [x, x] if op in {"add", "mul"} else []
+    return priced(library, f"aten::{_ELEMENTWISE[op]}", None, reads, [x])
+
+
+def _rows(library: Library, line: Line) -> int:
+    rows, columns = int(line["rows"]), int(line["cols"])
+    dtype, wide = dtypes.bfloat16, dtypes.float32
+    x, w, each = plain(dtype, rows, columns), plain(dtype, columns), plain(wide, rows, 1)
+    labels, one = plain(dtypes.int64, rows), plain(dtype)
+
+    def priced_at(name: str, reads: list[Operand], writes: list[Operand]) -> int:
+        return priced(library, f"aten::{name}", None, reads, writes)
+
+    out = plain(dtype, rows)
+    match line["op"]:
+        case "softmax":
+            return priced_at("_softmax", [x], [x])
+        case "softmax_bwd":
+            return priced_at("_softmax_backward_data", [x, x], [x])
+        case "layer_norm":
+            return priced_at("native_layer_norm", [x, w, w], [x, each, each])
+        case "layer_norm_bwd":
+            reads: list[Operand] = [x, x, each, each, w, w]
+            return priced_at("native_layer_norm_backward", reads, [x, w, w])
+        case "rms_norm":
+            return priced_at("_fused_rms_norm", [x, w], [x, each])
+        case "rms_norm_bwd":
+            return priced_at("_fused_rms_norm_backward", [x, x, each, w], [x, w])
+        case "argmax":
+            return priced_at("argmax", [x], [plain(dtypes.int64, rows)])
+        case "cross_entropy":
+            losses = priced_at("nll_loss_forward", [x, labels], [one, one])
+            return priced_at("_log_softmax", [x], [x]) + losses
+        case "cross_entropy_bwd":
+            filled = priced_at("nll_loss_backward", [one, x, labels], [x])
+            return filled + priced_at("_log_softmax_backward_data", [x, x], [x])
+        case op:
+            price: Price = of_sum((1,))
+            return priced(library, f"aten::{op}", price, [x], [out])
+
+
+def _product(library: Library, line: Line) -> int:
+    m, n, k = (int(line[name]) for name in "mnk")
+    dtype, tf32 = DTYPES[line["dtype"]], line["dtype"] == "tf32"
+    out = dtypes.bfloat16 if dtype.itemsize == 1 else dtype
+    moved = total_bytes((plain(dtype, m, k), plain(dtype, n, k), plain(out, m, n)))
+    return products.duration_ps(library, dtype, Sizes(1, m, n, k), moved, tf32=tf32)
+
+
+def _attention(library: Library, line: Line, *, backward: bool) -> int:
+    b, h, hk, sq, s, d = (int(line[name]) for name in ("b", "h", "hk", "sq", "s", "d"))
+    q, k = plain(dtypes.bfloat16, b, h, sq, d), plain(dtypes.bfloat16, b, hk, s, d)
+    lse = plain(dtypes.float32, b, h, sq)
+    seen = bands(in_order(sq), in_order(s), CAUSAL if line["causal"] == "1" else EVERYTHING)
+    # Backward: the gradient, the operands, the result and the sums in; three gradients out.
+    moved = (q, q, k, k, q, lse, q, k, k) if backward else (q, k, k, q, lse)
+    backend = line["backend"].removesuffix("2")
+    way: Direction = "backward" if backward else "forward"
+    return attention.duration_ps(library, backend, way, (q, k, k), (seen,), total_bytes(moved))
+
+
+def _forward(library: Library, line: Line) -> int:
+    return _attention(library, line, backward=False)
+
+
+def _backward(library: Library, line: Line) -> int:
+    return _attention(library, line, backward=True)
+
+
+def _embedding(library: Library, line: Line) -> int:
+    vocabulary, hidden, tokens = (int(line[name]) for name in ("vocab", "hidden", "tokens"))
+    dtype, ids = DTYPES[line["dtype"]], plain(dtypes.int64, int(line["tokens"]))
+    out, table = plain(dtype, tokens, hidden), plain(dtype, vocabulary, hidden)
+    if line["op"] == "embedding":
+        return priced(library, "aten::embedding", None, [ids], [out])
+    return priced(library, "aten::embedding_dense_backward", None, [out, ids], [table])
+
+
+def _optimiser(library: Library, line: Line) -> int:
+    """Steps over a Llama of 1.24 B parameters: hidden 2048, 16 layers, 128256 words."""
+    hidden, dtype = 2048, DTYPES[line["dtype"]]
+    layer = [hidden**2] * 2 + [512 * hidden] * 2 + [8192 * hidden] * 3 + [hidden] * 2
+    sizes = [128256 * hidden, hidden, *(layer * 16)]
+
+    def step(reads: int, writes: int, *, reduces: bool = False) -> int:
+        return lists.duration_ps(
+            library,
+            "foreach",
+            sizes,
+            (reads + writes) * sum(sizes) * dtype.itemsize,
+            lists=max(reads, writes),
+            passes=reads + writes,
+            reduces=reduces,
+        )
+
+    match line["op"]:
+        case "sgd_foreach":  # momentum *= 0.9; += gradients; parameters += momentum
+            return step(1, 1) + 2 * step(2, 1)
+        case "adamw_fused":
+            return step(4, 3)
+        case "foreach_zero":
+            return step(0, 1)
+        case "clip_grad_norm_foreach":
+            return step(1, 0, reduces=True) + step(1, 1)
+        case op:
+            raise UsageError(f"optim.csv: no law for {op!r}")
+
+
+def _alone(law: Callable[[Library, Line], int]) -> Law:
+    """Returns the law of a table that one SIP tells."""
+    return lambda machine, line: law(machine.library, line)
+
+
+def _collective(machine: Machine, line: Line) -> int:
+    return collectives.modelled_ps(machine.system, line)
+
+
+_COLLECTIVES: Final = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
+
+SOURCES: Final[Mapping[str, Source]] = {
+    "memory": Source({"us": _alone(_elementwise)}),
+    "elementwise": Source({"us": _alone(_elementwise)}, events=True),
+    "rowops2": Source({"us": _alone(_rows)}, events=True),
+    "gemm2": Source({"us": _alone(_product)}, events=True),
+    "attention2": Source({"fwd_us": _alone(_forward), "bwd_us": _alone(_backward)}, events=True),
+    "embedding": Source({"us": _alone(_embedding)}, events=True),
+    "optim": Source(
+        {"us": _alone(_optimiser)}, events=True, lines=lambda line: line["op"] != "adamw_foreach"
+    ),
+    "images": Source({"us": _alone(images.modelled_ps)}),
+    "collectives": Source(
+        {"us": _collective},
+        lines=lambda line: line["algo"] == "default" and line["op"] in _COLLECTIVES,
+    ),
+}
+"""Tables that numbers are fitted on.
+
+`foreach` AdamW is many operations of lists, which no line of the table tells apart.
+"""
+
+
+def read_cells(folder: Path) -> Iterator[Cell]:
+    """Yields the cells of the tables of a folder that are there.
+
+    Args:
+        folder: Has files such as `gemm2.csv`; others in it are left alone.
+
+    Raises:
+        UsageError: If a file lacks a column, or a line holds what no law is for (F2).
+    """
+    for name, source in SOURCES.items():
+        file = folder / f"{name}.csv"
+        if file.exists():
+            for line in read_lines(file):
+                yield from _cells(file, name, source, line)
+
+
+def _cells(file: Path, name: str, source: Source, line: Line) -> Iterator[Cell]:
+    for column, law in source.laws.items():
+        try:
+            if line[column] and source.lines(line):
+                yield Cell(name, line, column, float(line[column]), law)
+        except (KeyError, ValueError) as error:
+            raise UsageError(f"{file}: {_said(line)}: {error!r}", code="F2") from error
+
+
+def _said(line: Line) -> str:
+    return " ".join(value for value in line.values() if value)
+
+
+def read_lines(file: Path) -> list[dict[str, str]]:
+    """Returns the lines of a table by column; empty if there is no such file."""
+    if not file.exists():
+        return []
+    with file.open(newline="") as lines:
+        return [{k: v or "" for k, v in line.items() if k} for line in csv.DictReader(lines)]
