@@ -88,6 +88,7 @@ def _top(library: Library, args: Any, kwargs: Any, out: Any) -> int:
 _REDUCTIONS: Final = (
     *("sum", "mean", "prod", "amax", "amin", "any", "all", "std", "var", "std_mean", "var_mean"),
     *("norm", "linalg_vector_norm", "logsumexp", "nansum", "count_nonzero", "aminmax"),
+    *("bincount", "histc"),
 )
 _LOOK_UPS: Final = (*("index", "gather", "take", "take_along_dim", "masked_select", "nonzero"),)
 _SCATTERS: Final = (
