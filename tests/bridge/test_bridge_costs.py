@@ -74,7 +74,7 @@ def test_a_fill_reads_nothing(call: Callable[[], object]) -> None:
         (lambda: x + y, 1),
         (lambda: x.t() + y.t(), 1),
         (lambda: x.view(-1) + y.view(-1), 1),
-        (lambda: x + y[0], 100),  # every element's place is computed
+        (lambda: x + y[0], 86),  # every element's place is computed, of one that repeats
         (lambda: x[:, :500] + y[:, :500], 50),  # of half as many elements
         (lambda: x + narrow, 100),
         (lambda: x.t().contiguous(), 225),  # neighbours are none
@@ -221,14 +221,14 @@ def test_the_gradient_of_grouped_attention_writes_every_head() -> None:
         (lambda: torch.log_softmax(x, -1), 2 * MB, 63),
         (lambda: torch.cat([x, y]), 4 * MB, 90),
         (lambda: torch.stack([x, y]), 4 * MB, 90),
-        (lambda: x.sum(-1), MB + 4000, 86),
+        (lambda: x.sum(-1), MB + 4000, 88),
         (lambda: x.sum(0), MB + 4000, 50),
-        (x.sum, MB + 4, 86),
-        (lambda: x.argmax(-1), MB + 8000, 42),
+        (x.sum, MB + 4, 88),
+        (lambda: x.argmax(-1), (MB + 8000) * 2.6, 44),  # 1 + 1600 / 1000: few rows
     ],
 )
 def test_a_row_operation_reads_its_operands_and_writes_its_result(
-    call: Callable[[], object], nbytes: int, share: int
+    call: Callable[[], object], nbytes: float, share: int
 ) -> None:
     assert _moved(call, share) == pytest.approx(nbytes, rel=1e-6)
 
@@ -236,8 +236,9 @@ def test_a_row_operation_reads_its_operands_and_writes_its_result(
 def test_a_layer_norm_reads_its_rows_once_and_takes_a_time_for_each() -> None:
     found = asked(lambda: F.layer_norm(x, (1000,), y[0], y[1])).kernels
     (nbytes, _), (_, operations) = found
-    assert nbytes * 62 / 100 == pytest.approx(2 * MB + 4 * 4000, rel=1e-6)
-    assert operations == 37_000 * 1000
+    few = 1 + 500 / 1000
+    assert nbytes * 58 / 100 == pytest.approx((2 * MB + 4 * 4000) * few, rel=1e-6)
+    assert operations == 30_000 * 1000
 
 
 @pytest.mark.parametrize("transposed", [False, True])
