@@ -1,12 +1,13 @@
 """Numbers of a machine that are read off lines of a table, without a fit."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import fmean
 from typing import Final, TypeAlias
 
 from kernbench.calibration.cells import Line, read_lines
+from kernbench.topology.spec import LibraryCallsSpec
 
 Lines: TypeAlias = Sequence[Line]
 US: Final = 1e6
@@ -123,7 +124,6 @@ READINGS: Final = (
     Reading(
         "host", "host", "host.dispatch_of.event", "event record", _called("event record timing")
     ),
-    Reading("host", "host", "host.eager.view", "x.t()", _called("x.t()")),
     Reading(
         "host",
         "host",
@@ -154,7 +154,9 @@ PROPORTIONAL: Final = (
     "host.dispatch",
     *(f"host.dispatch_of.{name}" for name in ("compute", "kernel", "copy", "collective")),
     *(f"host.dispatch_of.{name}" for name in ("message", "batch", "event")),
-    *(f"host.eager.{name}" for name in ("view", "autograd", "hook", "shard", "dtensor")),
+    *(f"host.eager.{name}" for name in ("among", "tensor", "view", "autograd", "hook", "shard")),
+    "host.eager.dtensor",
+    *(f"host.eager.library.{field.name}" for field in fields(LibraryCallsSpec)),
 )
 """Times of a host among other work, which no line tells alone: they are in proportion to `loop`."""
 

@@ -204,7 +204,6 @@ class graph:  # noqa: N801 - PyTorch's name
     """`torch.cuda.graph`: a block whose commands are captured into a graph.
 
     Args:
-        cuda_graph: The graph.
         pool: Memory that it shares with another one.
         stream: Stream that captures; None for one that all graphs of the rank share.
         capture_error_mode: See `CUDAGraph.capture_begin`.

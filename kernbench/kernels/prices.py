@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from kernbench.hw.library import Library
 from kernbench.kernels import copies, indexing, norms, pointwise, rows
+from kernbench.kernels.names import FILLS
 from kernbench.kernels.operands import Operand, numel
 from kernbench.kernels.several import SEVERAL
 from kernbench.kernels.traffic import streamed_ps
@@ -209,22 +210,8 @@ PRICES: Final[dict[str, Price]] = {
     },
     **{name: Price(_in_turn, kernels) for name, kernels in SEVERAL.items()},
     **dict.fromkeys(("native_dropout", "native_dropout_backward"), Price(_pointwise, "dropout")),
-    **dict.fromkeys(
-        (
-            *("zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "scalar_tensor"),
-            *("new_zeros", "new_ones", "new_full", "fill_", "zero_"),
-            *("arange", "eye", "linspace", "logspace"),
-        ),
-        Price(_fill, "fill"),
-    ),
-    **dict.fromkeys(
-        ("randn", "randn_like", "normal_", "normal", "exponential_"), Price(_fill, "normal")
-    ),
-    **dict.fromkeys(
-        ("rand", "rand_like", "uniform_", "randint", "random_", "randperm"),
-        Price(_fill, "uniform"),
-    ),
-    **dict.fromkeys(("bernoulli", "bernoulli_"), Price(_fill, "bernoulli")),
+    **{name: Price(_fill, kernel) for name, kernel in FILLS.items()},
+    "randperm": Price(_fill, "uniform"),
     **dict.fromkeys(("copy_", "clone", "to", "contiguous", "_to_copy"), Price(_copy)),
     **dict.fromkeys(("cat", "stack"), Price(_pieces, "cat")),
     **{name: Price(_rows, kernel) for name, kernel in ROWS.items()},

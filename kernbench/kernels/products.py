@@ -1,11 +1,16 @@
 """Products of matrices, as one launch each of CUDA's libraries."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from math import gcd
+from typing import Final, NamedTuple
 
 from kernbench.hw.library import Library
+from kernbench.kernels.operands import Operand
 from kernbench.kernels.traffic import streamed_ps
 from kernbench.memory import DType
+
+_ALIGNED: Final = 16
+"""Bytes at which rows begin that the library's kernels for 16-bit types load."""
 
 
 class Sizes(NamedTuple):
@@ -25,7 +30,13 @@ class Sizes(NamedTuple):
 
 
 def duration_ps(
-    library: Library, dtype: DType | None, sizes: Sizes, nbytes: int, *, tf32: bool = False
+    library: Library,
+    dtype: DType | None,
+    sizes: Sizes,
+    nbytes: int,
+    *,
+    tf32: bool = False,
+    operands: Sequence[Operand] = (),
 ) -> int:
     """Returns the picoseconds of a batch of products, in one launch.
 
@@ -34,6 +45,7 @@ def duration_ps(
         sizes: What is multiplied.
         nbytes: Bytes of all operands and results.
         tf32: Whether float32 may be multiplied as TF32.
+        operands: The operands and the result, where it matters how they lie.
     """
     batch, m, n, k = sizes
     name = "" if dtype is None else dtype.machine_name
@@ -41,8 +53,44 @@ def duration_ps(
         name = "tf32"
     known = name in library.tiles or (min(m, n) > 1 and library.multiplies(name))
     if known and batch * m * n * k:
-        return library.matmul(name, m, n, k, nbytes, batch)
+        return matmul_ps(library, name, sizes, nbytes, operands)
     return library.elementwise(nbytes, batch * m * n * k)
+
+
+def matmul_ps(
+    library: Library, name: str, sizes: Sizes, nbytes: int, operands: Sequence[Operand]
+) -> int:
+    """Returns the picoseconds of a batch of products on matrix engines.
+
+    Where rows of 16-bit numbers do not begin at multiples of 16 bytes, the library runs kernels of
+    older GPUs, which load 4 bytes at once, or 2: `product_by_4` and `product_by_2` of the machine's
+    file, each a share of the engines' rate.
+
+    Args:
+        name: Element type as the machine file names it, such as `bf16`.
+        sizes: What is multiplied.
+        nbytes: Bytes of all operands and results.
+        operands: The operands and the result.
+    """
+    batch, m, n, k = sizes
+    found: int = library.matmul(name, m, n, k, nbytes, batch)
+    aligned = gcd(_ALIGNED, *map(_row_bytes, operands))
+    if aligned < _ALIGNED and name in ("bf16", "fp16"):
+        price = library.kernel("product_by_4" if aligned >= 4 else "product_by_2")
+        if price.share < 100:  # else nothing is said of them
+            launch: int = library.elementwise(0, 0)
+            found = max(found, launch + library.tiled(name, batch, m, n, k, price))
+    return found
+
+
+def _row_bytes(operand: Operand) -> int:
+    """Returns from where to where the rows of a matrix are, or its columns; 0 if it has one."""
+    steps = [
+        step
+        for extent, step in zip(operand.shape[-2:], operand.strides[-2:], strict=True)
+        if extent > 1
+    ]
+    return max(steps) * operand.dtype.itemsize if len(steps) == 2 else 0
 
 
 def grouped_ps(library: Library, dtype: DType | None, groups: Sequence[Sizes], nbytes: int) -> int:

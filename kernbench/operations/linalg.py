@@ -11,7 +11,8 @@ from kernbench.caches import cached
 from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.hw.library import Library
 from kernbench.kernels.names import kernel_name
-from kernbench.memory import Array, DType, dtypes
+from kernbench.kernels.products import Sizes, matmul_ps
+from kernbench.memory import Array, DType, View, dtypes
 from kernbench.operations.elementwise import broadcast, check_out
 from kernbench.operations.pointwise import mul
 from kernbench.process.effort import EFFORT, LARGE
@@ -110,7 +111,9 @@ def check_gemm(
     same_device(name, tensors)
 
 
-def _gemm_ps(library: Library, machine_dtype: str, sizes: _Sizes, nbytes: int) -> int:
+def _gemm_ps(
+    library: Library, machine_dtype: str, sizes: _Sizes, nbytes: int, windows: Sequence[View]
+) -> int:
     """Returns the picoseconds that a device takes for a batch of products of m x k and k x n.
 
     Without a choice of the library, a product with a vector runs on the MATH engines, since memory
@@ -119,7 +122,7 @@ def _gemm_ps(library: Library, machine_dtype: str, sizes: _Sizes, nbytes: int) -
     batch, m, n, k = sizes
     if not batch * m * n * k or (min(m, n) == 1 and machine_dtype not in library.tiles):
         return library.elementwise(nbytes, batch * m * n * k)
-    return library.matmul(machine_dtype, m, n, k, nbytes, batch)
+    return matmul_ps(library, machine_dtype, Sizes(*sizes), nbytes, windows)
 
 
 _ADDED: Final = {"addmm": 0, "baddbmm": 0, "linear": 2}
@@ -179,7 +182,7 @@ def product(
         if dtype is dtypes.float32 and products_are_short():
             function = _short(function, added=_ADDED.get(name))
             rate = "tf32" if library.multiplies("tf32") else rate
-        duration = _gemm_ps(library, rate, sizes, nbytes)
+        duration = _gemm_ps(library, rate, sizes, nbytes, (*sources, target))
 
     flops = 2 * prod(sizes)
     if flops >= LARGE:

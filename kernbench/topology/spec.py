@@ -393,6 +393,8 @@ KERNELS: Final[dict[str, str | None]] = {
     "bilinear_last_backward": "bilinear_last",
     "embedding_bag": "embedding",
     "embedding_bag_backward": "embedding_backward",
+    "product_by_4": None,
+    "product_by_2": "product_by_4",
     "convolution": None,
     "convolution_data": "convolution",
     "convolution_strided_data": "convolution_data",

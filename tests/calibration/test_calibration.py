@@ -66,7 +66,7 @@ def tables_of(system: SystemSpec, folder: Path, event: float) -> None:
     ]
     written(folder, "rowops2", [us("rowops2", line) for line in rows])
     written(folder, "launch", [{"what": "add_ 32 floats, graph of 20", "us": 1.5}])
-    host = {"event pair around one add_ (GPU time)": 1.5 + event, "x.add_(1)": 12.72, "x.t()": 3}
+    host = {"event pair around one add_ (GPU time)": 1.5 + event, "x.add_(1)": 12.72}
     alone = {"who": "one process", "n": 1, "cpus": "free"}
     written(folder, "host", [{"what": what, **alone, "us": us} for what, us in host.items()])
 
@@ -103,9 +103,10 @@ def test_host_times_are_in_proportion_to_the_loop_unless_a_line_tells_them(
 ) -> None:
     host = found.system.host
     assert BASE.host.loop == 6_360_000
-    assert (host.loop, host.eager.view) == (12_700_000, 3_000_000)
+    assert host.loop == 12_700_000
+    assert host.eager.view == pytest.approx(2 * 2_400_000, rel=0.01)
     assert host.dispatch == pytest.approx(2 * 9_300_000, rel=0.01)
-    assert host.eager.autograd == pytest.approx(2 * 6_600_000, rel=0.01)
+    assert host.eager.autograd == pytest.approx(2 * 2_000_000, rel=0.01)
     assert host.eager.beside_percent == BASE.host.eager.beside_percent
 
 

@@ -33,7 +33,7 @@ def _codes(path: Path) -> set[str]:
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in prose
     ]
-    found = (re.match(r"([A-Z]\d+)$|\[([A-Z]\d+)\] ", text) for text in texts)
+    found = (re.match(r"([CPMKRF]\d+)$|\[([CPMKRF]\d+)\] ", text) for text in texts)
     return {match[1] or match[2] for match in found if match is not None}
 
 

@@ -193,3 +193,40 @@ def test_an_expanded_dimension_is_read_once(shape: tuple[int, ...], place: int) 
         dtypes.float32,
     )
     assert bytes_of(expanded) == bytes_of(plain)
+
+
+@pytest.mark.parametrize(
+    ("columns", "share"),
+    [
+        (50264, None),  # 100528 bytes a row, a multiple of 16
+        (50258, 33),  # 100516 bytes, a multiple of 4
+        (50257, 17),  # 100514 bytes, a multiple of 2
+    ],
+)
+def test_rows_that_begin_anywhere_are_multiplied_by_older_kernels(
+    columns: int, share: int | None
+) -> None:
+    library = Library(_H200)
+    x, weight = (_contiguous(4096, 1024, dtype=dtypes.bfloat16) for _ in range(2))
+    weight = _turned(_contiguous(columns, 1024, dtype=dtypes.bfloat16))
+    out = _contiguous(4096, columns, dtype=dtypes.bfloat16)
+    sizes = products.Sizes(1, 4096, columns, 1024)
+    found = products.duration_ps(library, x.dtype, sizes, 0, operands=(x, weight, out))
+
+    # Tiles of 128 x 320, edges of 24, at the engines' 7.49 TFLOP/s of each of 132 PEs.
+    waves = ceil(32 * ceil(columns / 320) / 132)
+    tile = 2 * 1024 * (128 * 320 + 24 * (128 + 320)) / 7.49e12
+    if share is None:
+        assert found == library.matmul("bf16", 4096, columns, 1024, 0)
+    else:
+        assert found == pytest.approx(1.4e6 + waves * tile * 1e12 * 100 / share, rel=0.05)
+    # An odd number of rows changes nothing, nor what is summed over where it is no row.
+    sums = products.Sizes(1, 1024, 4096, 4095)
+    left, right = (
+        _turned(_contiguous(4095, 1024, dtype=x.dtype)),
+        _contiguous(4095, 4096, dtype=x.dtype),
+    )
+    given = (left, right, _contiguous(1024, 4096, dtype=x.dtype))
+    assert products.duration_ps(library, x.dtype, sums, 0, operands=given) == library.matmul(
+        "bf16", 1024, 4096, 4095, 0
+    )

@@ -18,9 +18,9 @@ from kernbench.bridge.operations import (
     costs_rows,
 )
 from kernbench.bridge.operations.costs_operands import Formula, by_bytes
-from kernbench.bridge.operations.costs_pointwise import COPIES, FILLS, copying, filling, pointwise
+from kernbench.bridge.operations.costs_pointwise import copying, filling, pointwise
 from kernbench.hw.library import Library
-from kernbench.kernels.names import kernel_name
+from kernbench.kernels.names import COPIES, FILLS, FREE_NAMES, kernel_name
 
 
 class Cost(NamedTuple):
@@ -51,16 +51,6 @@ def _nothing(library: Library, args: Any, kwargs: Any, out: Any) -> int:
 FREE: Final = Cost("free", _nothing)
 """An operation that runs no kernel."""
 
-_FREE_NAMES: Final = frozenset(
-    (
-        *("detach", "empty", "empty_strided", "empty_like", "empty_permuted", "_unsafe_view"),
-        *("new_empty", "lift", "lift_fresh", "set_", "resize_", "resize_as_", "alias"),
-        *("new_empty_strided", "record_stream", "_reshape_alias", "is_same_size", "is_pinned"),
-        *("_pin_memory", "sym_size", "sym_stride", "resize_storage_bytes_", "_version"),
-        *("detach_", "squeeze_", "unsqueeze_", "t_", "transpose_", "swapaxes_", "as_strided_"),
-        *("_nested_tensor_size", "_assert_tensor_metadata", "_has_compatible_shallow_copy_type"),
-    )
-)
 _FREE_SPACES: Final = frozenset(
     ("_c10d_functional", "c10d", "_c10d_functional_autograd", "profiler", "prim", "_dtensor")
 )
@@ -92,7 +82,7 @@ def cost_of(func: Any) -> Cost:
     """
     packet = func._overloadpacket
     name = packet._qualified_op_name.partition("::")[2]
-    if func.namespace in _FREE_SPACES or func.is_view or name in _FREE_NAMES:
+    if func.namespace in _FREE_SPACES or func.is_view or name in FREE_NAMES:
         return FREE
     formula = _FORMULAS.get(packet)
     if formula is None and func.namespace == "fsdp":

@@ -44,7 +44,8 @@ def matmul(first: int, *, turned: bool = False) -> Formula:
         rows = out.numel() // max(1, batch * columns)
         sizes = Sizes(batch, rows, columns, left.shape[-1])
         tf32 = precision_of("cuda", "matmul") == _TF32
-        return products.duration_ps(library, layout(left).dtype, sizes, nbytes, tf32=tf32)
+        lie = layout(left), layout(right), layout(out)
+        return products.duration_ps(library, lie[0].dtype, sizes, nbytes, tf32=tf32, operands=lie)
 
     return duration
 

@@ -15,6 +15,7 @@ from kernbench.bridge.tensors.operands import tensors_in
 from kernbench.hw.library import Library
 from kernbench.kernels import copies
 from kernbench.kernels import pointwise as kernels
+from kernbench.kernels.names import FILLS
 
 _KERNELS: Final = {
     "gelu": "gelu",
@@ -24,24 +25,6 @@ _KERNELS: Final = {
     "native_dropout": "dropout",
 }
 """Elementwise operations whose kernel has a name of its own in machine files."""
-
-_FILLS: Final = {
-    **dict.fromkeys(("normal_", "randn", "randn_like", "exponential_", "log_normal_"), "normal"),
-    **dict.fromkeys(("cauchy_", "geometric_", "normal"), "normal"),
-    **dict.fromkeys(("uniform_", "rand", "rand_like", "random_", "randint"), "uniform"),
-    "randint_like": "uniform",
-    **dict.fromkeys(("bernoulli_", "bernoulli"), "bernoulli"),
-    **dict.fromkeys(("zero_", "fill_", "zeros", "zeros_like", "ones", "ones_like"), "fill"),
-    **dict.fromkeys(("full", "full_like", "new_zeros", "new_ones", "new_full"), "fill"),
-    **dict.fromkeys(("scalar_tensor", "arange", "eye", "linspace", "logspace"), "fill"),
-    **dict.fromkeys(("tril_indices", "triu_indices"), "fill"),
-}
-
-FILLS: Final = frozenset(_FILLS)
-"""Operations that read no operand: their first argument, if it is a tensor, is only written."""
-
-COPIES: Final = frozenset(("clone", "_to_copy", "copy_", "copy", "contiguous", "to_sparse"))
-"""Operations that write each element of a tensor elsewhere, maybe as another type."""
 
 
 def pointwise(name: str) -> Formula:
@@ -59,7 +42,7 @@ def pointwise(name: str) -> Formula:
 
 def filling(name: str) -> Formula:
     """Returns the time of an operation that writes without reading."""
-    kernel = _FILLS[name]
+    kernel = FILLS[name]
 
     def duration(library: Library, args: Any, kwargs: Any, out: Any) -> int:
         del args, kwargs

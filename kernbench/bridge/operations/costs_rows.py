@@ -15,6 +15,7 @@ from kernbench.bridge.operations.costs_operands import (
 from kernbench.bridge.tensors.operands import tensors_in
 from kernbench.hw.library import Library
 from kernbench.kernels import copies, indexing, rows
+from kernbench.kernels.names import LOOK_UPS, REDUCTIONS, SCATTERS
 from kernbench.kernels.operands import total_bytes
 from kernbench.kernels.prices import ROWS
 from kernbench.kernels.traffic import streamed_ps
@@ -85,29 +86,15 @@ def _top(library: Library, args: Any, kwargs: Any, out: Any) -> int:
     return indexing.top_ps(library, layout(args[0]), layouts(out))
 
 
-_REDUCTIONS: Final = (
-    *("sum", "mean", "prod", "amax", "amin", "any", "all", "std", "var", "std_mean", "var_mean"),
-    *("norm", "linalg_vector_norm", "logsumexp", "nansum", "count_nonzero", "aminmax"),
-    *("bincount", "histc"),
-)
-_LOOK_UPS: Final = (*("index", "gather", "take", "take_along_dim", "masked_select", "nonzero"),)
-_SCATTERS: Final = (
-    *("index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put", "scatter", "scatter_"),
-    *("scatter_add", "scatter_add_", "scatter_reduce", "index_add", "index_add_", "index_copy"),
-    *("index_copy_", "index_fill", "index_fill_", "slice_scatter", "select_scatter"),
-    *("masked_scatter", "masked_scatter_"),
-)
-
-
 def _all(names: tuple[str, ...], formula: Formula) -> dict[Any, Formula]:
     return {getattr(_ATEN, name): formula for name in names}
 
 
 FORMULAS: Final[dict[Any, Formula]] = {
     **{getattr(_ATEN, name): _row(kernel) for name, kernel in ROWS.items()},
-    **_all(_REDUCTIONS, _reduction),
-    **_all(_LOOK_UPS, _gathered),
-    **{getattr(_ATEN, name): _scattered(name) for name in _SCATTERS},
+    **_all(REDUCTIONS, _reduction),
+    **_all(LOOK_UPS, _gathered),
+    **{getattr(_ATEN, name): _scattered(name) for name in SCATTERS},
     **_all(("cat", "stack"), streamed_copy("cat")),
     _ATEN.split_with_sizes_copy: streamed_copy("split"),
     **_all(("sort", "argsort"), _sorted),

@@ -177,7 +177,11 @@ class CaptureMode(TorchDispatchMode):
         self._capture.draws(_nothing, generator)
 
     def check_seed(self, same: bool) -> None:
-        """Refuses another seed, which a replay would not set."""
+        """Refuses another seed, which a replay would not set.
+
+        Raises:
+            CaptureError: If it is another one.
+        """
         if not same:
             raise self._capture.not_permitted("seeds a generator anew")
 
