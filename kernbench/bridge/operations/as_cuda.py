@@ -13,7 +13,6 @@ dispatch modes (costs, `torch.utils.checkpoint`'s policies) and DTensor see what
 - `nn.MultiheadAttention` and `nn.TransformerEncoderLayer` that are evaluated: the operations of
   which they are made, as in training. PyTorch's own fast way is one operation in C++, which hides
   kernels.
-- `bincount`: the host reads the least and the greatest value before.
 - Lists of tensors are grouped by the device that they are on for the program, so that optimisers
   and `clip_grad_norm_` take the `_foreach_*` operations that they take on a GPU.
 """
@@ -27,6 +26,7 @@ from torch.nn import functional
 from kernbench.bridge.base.here import HERE
 from kernbench.bridge.cuda.autocast import INSTEAD
 from kernbench.bridge.operations.cuda_kernels import registered
+from kernbench.kernels.several import counted
 
 _ATEN: Final = torch.ops.aten
 _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
@@ -40,8 +40,7 @@ def replacements() -> Iterator[tuple[Any, str, Any]]:
     yield torch, "rms_norm", _rms_norm
     yield torch, "dropout", _dropout(torch.dropout)
     yield functional, "dropout", _dropout(functional.dropout)
-    for owner in (torch, torch.Tensor):
-        yield owner, "bincount", _bincount(owner.bincount)
+    yield from ((at, "bincount", counted(at.bincount, _is_ours)) for at in (torch, torch.Tensor))
     mha = torch.backends.mha
     yield mha, "get_fastpath_enabled", _no_fast_path(mha.get_fastpath_enabled)
     name = "_group_tensors_by_device_and_dtype"
@@ -268,16 +267,6 @@ def _dropout(real: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         return real(input, p, training, *rest, **named)
 
     return dropout
-
-
-def _bincount(real: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    def bincount(input: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
-        """Counts as CUDA does, which refuses what is negative and makes as many bins as needed."""
-        if _is_ours(input) and input.numel():
-            _ATEN.min(input).item(), _ATEN.max(input).item()
-        return real(input, *rest, **named)
-
-    return bincount
 
 
 def _no_fast_path(real: Callable[[], bool]) -> Callable[[], bool]:

@@ -97,9 +97,8 @@ def kind_of(func: Any) -> str:
     if not isinstance(func, OpOverload):
         return ""
     schema, tags = func._schema, func.tags
-    if depends_on_values(func) or func.is_view or func._overloadpacket in OF_VALUES:
-        return ""
-    if torch.Tag.inplace_view in tags or torch.Tag.nondeterministic_seeded in tags:
+    differs = torch.Tag.inplace_view in tags or torch.Tag.nondeterministic_seeded in tags
+    if differs or depends_on_values(func) or func.is_view or func._overloadpacket in OF_VALUES:
         return ""
     if func.namespace != "aten" or cost_of(func) is FREE:
         return ""
