@@ -30,6 +30,7 @@ BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "launch": (1e5, 2e7),
     "start": (1e4, 2e8),
     "program": (1e4, 1e8),
+    "adding": (1e5, 1e8),
     "bandwidth": (1e9, 1e14),
     "latency": (1e3, 1e8),
 }
@@ -104,7 +105,10 @@ ELEMENTWISE: Final = (
         for number, op in (
             ("gelu.element+silu.element", "gelu silu"),
             ("normal.element+uniform.element+bernoulli.element", "normal_ uniform_ bernoulli_"),
-            ("indexed.element+scattered.element", "add_bcast transpose_copy"),
+            (
+                "indexed.element+broadcast.element+scattered.element",
+                "cast add_bcast transpose_copy",
+            ),
             ("gelu.element", "gelu"),
             ("silu.element", "silu"),
             ("dropout.element", "dropout"),
@@ -112,7 +116,8 @@ ELEMENTWISE: Final = (
             ("normal.element", "normal_"),
             ("uniform.element", "uniform_"),
             ("bernoulli.element", "bernoulli_"),
-            ("indexed.element", "add_bcast"),
+            ("indexed.element", "cast"),
+            ("broadcast.element", "add_bcast"),
             ("scattered.element", "transpose_copy"),
             ("cat.share", "cat"),
         )
@@ -277,12 +282,17 @@ IMAGES: Final = (
 )
 
 _NUMBERS: Final = ("share", "start", "program", "scores")
+_ADDS: Final = ("flash2", "fwd_us")
+"""A second kernel of FlashAttention adds what parts of a query's keys gave."""
 
 ATTENTIONS: Final = tuple(
     Fit(
         "attention",
         "attention2",
-        tuple(f"{ATTENTION}{place}.{name}" for name in _NUMBERS),
+        tuple(
+            f"{ATTENTION}{place}.{name}"
+            for name in (*_NUMBERS, *(("adding",) if (backend, column) == _ADDS else ()))
+        ),
         _is(backend=backend),
         column,
     )

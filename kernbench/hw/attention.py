@@ -36,7 +36,7 @@ _OPERATIONS: Final = 5
 """Of a score: its factor, the greatest so far, the difference, the power, the sum."""
 
 _ROWS: Final = 64
-"""Few queries take a multiple of this from a tile: what four warps multiply at once."""
+"""Few queries of divided keys take a multiple of this: what four warps multiply at once."""
 
 _ORDERED: Final = 1 << 15
 """Up to so many programs are given to the PEs one by one: in some 8 ms of wall time."""
@@ -47,6 +47,7 @@ class Kernel(NamedTuple):
 
     start: int
     program: int
+    adding: int
     tile: tuple[int, int]
     rate: FlopRate
     scores: FlopRate
@@ -74,9 +75,9 @@ def kernel_of(pe: PeSpec, backend: str, direction: Direction) -> Kernel:
                 FlopRate(max(1, whole.per_second * percent // 100))
                 for whole, percent in ((peak_of(pe.gemm), each.share), (pe.math, each.scores))
             )
-            return Kernel(each.start, each.program, each.tile, rate, scores)
+            return Kernel(each.start, each.program, each.adding, each.tile, rate, scores)
     scores = FlopRate(max(1, pe.math.per_second // _OPERATIONS))
-    return Kernel(0, 0, (128, 128), pe.gemm.rate["bf16"], scores)
+    return Kernel(0, 0, 0, (128, 128), pe.gemm.rate["bf16"], scores)
 
 
 def duration_ps(
@@ -98,8 +99,9 @@ def duration_ps(
     outputs, sums of the queries' gradients) do most of it. Source: FlashAttention 2, whose grid is
     (tiles, batch, heads).
 
-    Few queries: all heads of a group are rows of one tile, and if there are fewer programs than
-    PEs, some PEs may work on parts of a program's keys, whose sums another kernel adds.
+    Few queries: all heads of a group are rows of one tile. If there are fewer programs than PEs,
+    some PEs may work on parts of a program's keys, in tiles of fewer rows, and their sums are
+    added.
 
     More of anything makes no attention faster.
 
@@ -118,29 +120,33 @@ def duration_ps(
         widths += 2 * shape.width + shape.value_width
     rows, columns = spec.tile
     repeats = shape.heads * (shape.batch if len(patterns) == 1 else 1)
+    few = rows
     if direction == "forward":
         share = max(1, shape.heads // max(1, shape.groups))
         most = max((band.queries for bands in patterns for band in bands), default=0) * share
         if most <= rows:
             repeats //= share
-            rows = min(rows, -(-most // _ROWS) * _ROWS)
+            few = min(rows, -(-most // _ROWS) * _ROWS)
     rates = pe.gemm.rate
-    flop = 2 * rows * columns * widths * rates["bf16"].per_second
-    tile_ps = spec.rate.duration_ps(-(-flop // rates[machine_dtype].per_second))
-    tile_ps += spec.scores.duration_ps(rows * columns)
+
+    def tile_of(rows: int) -> int:
+        flop = 2 * rows * columns * widths * rates["bf16"].per_second
+        multiplied = spec.rate.duration_ps(-(-flop // rates[machine_dtype].per_second))
+        return multiplied + spec.scores.duration_ps(rows * columns)
+
     turned = direction == "backward"
     lengths = np.concatenate([_lengths(each, spec.tile, turned=turned) for each in patterns])
-    whole = _makespan(lengths, repeats, pes, spec.program, tile_ps)
+    whole = _makespan(lengths, repeats, pes, spec.program, tile_of(rows))
     programs = len(lengths) * repeats
     if turned:
         return spec.start + whole + traffic_ps, programs
-    parts = pes // max(1, programs)
+    whole, parts = max(whole, traffic_ps), pes // max(1, programs)
     if parts > 1:
-        longest = -(-int(lengths.max(initial=0)) // parts)
-        cut = 2 * spec.program + longest * tile_ps + spec.start
+        longest = spec.program + -(-int(lengths.max(initial=0)) // parts) * tile_of(few)
+        cut = max(longest, traffic_ps) + spec.adding
         if cut < whole:  # as many programs as PEs, or nearly
             whole, programs = cut, pes
-    return spec.start + max(whole, traffic_ps), programs
+    return spec.start + whole, programs
 
 
 def _lengths(bands: Bands, tile: tuple[int, int], *, turned: bool) -> Array:

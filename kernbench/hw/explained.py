@@ -275,13 +275,13 @@ class ExplainedLibrary(Library):
         given = backend, direction, machine_dtype, shape, patterns
         total, engines = super()._attention(*given, nbytes), super()._attention(*given, 0)
         fixed = super()._elementwise(0, 0) + kernel_of(self._sip.pe, backend, direction).start
-        traffic = self._traffic(nbytes)
+        traffic = self._reading(nbytes) if direction == "forward" else self._traffic(nbytes)
         parts: Parts = {("launch", ATTENTION): Spent(fixed, fixed)} if fixed else {}
         streamed = total - engines
         if streamed < traffic and streamed:  # it goes on beside the engines, and takes longer
             streamed = total - fixed
         if streamed:
-            parts["HBM", ATTENTION] = Spent(streamed, traffic)
+            parts["HBM", ATTENTION] = Spent(streamed, self._traffic(nbytes))
         took = total - fixed - streamed
         if took:
             widths = shape.width + shape.value_width

@@ -116,7 +116,7 @@ class Library:
         """
         batch, m, n, k = sizes
         fixed = self._sip.launch + library.start
-        traffic = self._traffic(nbytes + min(nbytes, library.write_back))
+        traffic = self._reading(nbytes)
         kernels = self.tiles[machine_dtype]
         rate = kernels.rate[machine_dtype]
         if min(m, n) == 1:  # the MATH engines multiply with a vector
@@ -219,6 +219,7 @@ class Library:
             patterns: Which rows see which: bands of all batch elements, or of each.
             nbytes: Bytes of all operands and results.
         """
+        forward = direction == "forward"  # with few queries, it reads as a product does
         found, programs = attention.duration_ps(
             self._sip.pe,
             self.num_pes,
@@ -227,9 +228,15 @@ class Library:
             machine_dtype,
             shape,
             patterns,
-            self._traffic(nbytes),
+            self._reading(nbytes) if forward else self._traffic(nbytes),
         )
         return self._held(self._sip.launch + found, programs)
+
+    def _reading(self, nbytes: int) -> int:
+        """Returns the picoseconds of traffic that displaces results of earlier kernels."""
+        library = self._sip.pe.gemm.library
+        back = 0 if library is None else min(nbytes, library.write_back)
+        return self._traffic(nbytes + back)
 
     def _held(self, duration: int, programs: int) -> int:
         """Returns the duration of a kernel; one with fewer programs than PEs leaves PEs to others.

@@ -69,6 +69,7 @@ FILLS: Final = {
 REDUCTIONS: Final = (
     *("sum", "mean", "prod", "amax", "amin", "any", "all", "std", "var", "std_mean", "var_mean"),
     *("norm", "linalg_vector_norm", "logsumexp", "nansum", "count_nonzero", "aminmax"),
+    *("bincount", "histc"),
 )
 """Operators that reduce dimensions."""
 

@@ -78,17 +78,18 @@ def finding(library: Library, source: Operand, target: Operand) -> int:
     """Returns the operations that finding an operand's element takes, for each of the result.
 
     CUDA's elementwise kernels read an operand in vectors if its layout is that of the result. Else
-    they compute the address of each element (the kernel `indexed` of the machine's file). If
-    neighbours in the result are not neighbours in the operand, most bytes of each memory access are
-    not used (`scattered`).
+    they compute the address of each element (the kernel `indexed` of the machine's file, or
+    `broadcast` of an operand whose elements repeat). If neighbours in the result are not neighbours
+    in the operand, most bytes of each memory access are not used (`scattered`).
 
     Args:
         source: The operand, on the device.
         target: The result.
     """
-    indexed = library.kernel("indexed").element
     if source.shape == target.shape and source.strides == target.strides:
-        return 0 if is_dense(target) else indexed
+        return 0 if is_dense(target) else library.kernel("indexed").element
+    repeats = bytes_of(source) < numel(target) * source.dtype.itemsize
+    indexed = library.kernel("broadcast" if repeats else "indexed").element
     if not source.shape:
         return indexed
     count = numel(source)

@@ -2,10 +2,20 @@
 
 from collections.abc import Sequence
 from math import prod
+from typing import Final
 
 from kernbench.hw.library import Library
 from kernbench.kernels.operands import Operand, bytes_of, numel, total_bytes
 from kernbench.kernels.traffic import by_rows, streamed_ps
+
+_DIVIDED: Final = "arg_extreme"
+"""Kernel of reductions that divide few rows among blocks, as sums do."""
+
+_BLOCKS: Final = 4
+"""Blocks of an SM for which a reduction divides its rows: 2048 threads, 512 in a block.
+
+Source: `setReduceConfig` in PyTorch's aten/src/ATen/native/cuda/Reduce.cuh.
+"""
 
 
 def duration_ps(
@@ -14,13 +24,16 @@ def duration_ps(
     """Returns the picoseconds of a kernel that reads its operands and writes its results once.
 
     Rows are those of the first operand. Up to `beyond` columns of the kernel, a row costs nothing
-    beside its bytes: a warp computes it; else a block does.
+    beside its bytes: a warp computes it; else a block does. The greatest of all elements is found
+    as their sum is.
 
     Args:
         kernel: Name of the kernel, such as `softmax_backward`.
         reads: What it reads.
         writes: What it writes.
     """
+    if kernel == _DIVIDED and writes and numel(writes[0]) == 1:
+        return sum_ps(library, reads[0], (), writes)
     price = library.kernel(kernel)
     operations = 1
     shape = reads[0].shape
@@ -29,7 +42,8 @@ def duration_ps(
     nbytes = total_bytes(reads) + total_bytes(writes)
     if columns > price.beyond:
         operations = max(1, price.row * rows)
-        nbytes = by_rows(price, nbytes, rows)
+        blocks = max(rows, _BLOCKS * library.num_pes) if kernel == _DIVIDED else rows
+        nbytes = by_rows(price, nbytes, blocks)
     return streamed_ps(library, price, nbytes, operations)
 
 
@@ -56,7 +70,8 @@ def sum_ps(library: Library, given: Operand, axes: Sequence[int], writes: Sequen
         summed = count // max(1, numel(writes[0]))
         operations = max(operations, price.row * min(summed, price.beyond))
     elif along_rows and axes:
-        nbytes = by_rows(price, nbytes, count // max(1, given.shape[-1]))
+        rows = count // max(1, given.shape[-1])
+        nbytes = by_rows(price, nbytes, max(rows, _BLOCKS * library.num_pes))
     return streamed_ps(library, price, nbytes, operations, launches=launches)
 
 

@@ -1,6 +1,7 @@
 """Operations that kernbench's own torch runs as one command, and PyTorch as several kernels."""
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 SEVERAL: Final[dict[str, tuple[int, ...]]] = {
     **dict.fromkeys(
@@ -29,3 +30,23 @@ SEVERAL: Final[dict[str, tuple[int, ...]]] = {
 
 FURTHER: Final = {f"aten::{name}": len(kernels) - 1 for name, kernels in SEVERAL.items()}
 """By name with `aten::`, how many operations PyTorch's host calls beside one."""
+
+
+def counted(real: Callable[..., Any], is_ours: Callable[[Any], bool]) -> Callable[..., Any]:
+    """Returns `bincount` as CUDA has it: the host reads the least and the greatest value before.
+
+    It refuses the least if that is negative, and makes bins up to the greatest. Source:
+    `_bincount_cuda_template` in PyTorch's aten/src/ATen/native/cuda/SummaryOps.cu.
+
+    Args:
+        real: PyTorch's function.
+        is_ours: Says whether a tensor is on a simulated device.
+    """
+
+    def bincount(input: Any, *rest: Any, **named: Any) -> Any:
+        if is_ours(input) and input.numel():
+            input.min().item()
+            input.max().item()
+        return real(input, *rest, **named)
+
+    return bincount

@@ -260,8 +260,8 @@ class LibrarySpec:
     Attributes:
         start: Time of a product beside the launch, its work and its traffic: the first operands,
             the last results.
-        write_back: Bytes of earlier kernels' results in the SRAM. What a product reads displaces
-            them, so that as many bytes of its traffic as that count twice.
+        write_back: Bytes of earlier kernels' results in the SRAM. What a product or attention reads
+            displaces them, so that as many bytes of its traffic as that count twice.
         split_k: Most parts into which the sum of a product may be split; PEs work on the parts side
             by side, and a second kernel adds them.
         kernels: Tiles by type. Products of other types have the one tile of `GemmSpec`.
@@ -311,6 +311,8 @@ class AttentionSpec:
         share: Percent of the rate of products of `bf16` that it reaches: of `gemm.library`, or if
             that has no such products, of `gemm.rate`. Other types as in `gemm.rate`.
         scores: Scores that one PE works on a second beside products, in percent of `math`.
+        adding: What it takes more if PEs divide the keys of a few queries, to add their sums.
+            Default: nothing.
     """
 
     backend: Literal["flash", "cudnn", "efficient"]
@@ -320,6 +322,7 @@ class AttentionSpec:
     tile: tuple[Count, Count]
     share: Percent
     scores: Percent
+    adding: Latency = Ps(0)
 
 
 KERNELS: Final[dict[str, str | None]] = {
@@ -335,6 +338,7 @@ KERNELS: Final[dict[str, str | None]] = {
     "uniform": "fill",
     "bernoulli": "fill",
     "indexed": None,
+    "broadcast": "indexed",
     "scattered": "indexed",
     "gather": "pointwise",
     "accumulate": "gather",

@@ -234,3 +234,14 @@ def test_a_layer_takes_as_long_to_evaluate_as_to_train_forward(layer: str) -> No
 
     _, trained, evaluated = taken
     assert 0.9 < evaluated / trained < 1.1
+
+
+def test_the_host_reads_the_least_and_the_greatest_value_before_it_counts() -> None:
+    def worker() -> None:
+        places = torch.tensor([3, 1, 1, 7], device="cuda")
+        assert torch.bincount(places, minlength=9).tolist() == [0, 2, 0, 1, 0, 0, 0, 1, 0]
+        assert places.bincount().numel() == 8
+        assert torch.bincount(torch.tensor([2])).tolist() == [0, 0, 1]  # of the host
+
+    found = [each for each in on_one_rank(worker) if each.startswith("aten::")]
+    assert found == ["aten::min", "aten::max", "aten::bincount"] * 2

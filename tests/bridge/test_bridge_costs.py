@@ -74,7 +74,7 @@ def test_a_fill_reads_nothing(call: Callable[[], object]) -> None:
         (lambda: x + y, 1),
         (lambda: x.t() + y.t(), 1),
         (lambda: x.view(-1) + y.view(-1), 1),
-        (lambda: x + y[0], 100),  # every element's place is computed
+        (lambda: x + y[0], 86),  # every element's place is computed, of one that repeats
         (lambda: x[:, :500] + y[:, :500], 50),  # of half as many elements
         (lambda: x + narrow, 100),
         (lambda: x.t().contiguous(), 225),  # neighbours are none

@@ -154,6 +154,37 @@ def test_numbers_of_what_is_gone_are_nobodys() -> None:
     assert kernbench.torchrun_spawn(_many, nprocs=1, data="fake").returned == [0]
 
 
+def _groups(rank: int) -> list[float]:
+    """Times products of the same sizes: 64 rows are one group of eight, or eight groups of 8."""
+    torch.cuda.set_device(rank)
+    rows, weights = (
+        torch.zeros(*size, dtype=torch.bfloat16, device="cuda")
+        for size in ((64, 1024), (8, 1024, 4096))
+    )
+    busy = torch.zeros(1024, 1024, device="cuda")
+    times = []
+    for counts in ([64, *[0] * 7], [8] * 8, [64, *[0] * 7]):
+        ends = torch.tensor(counts).cumsum(0).to("cuda", torch.int32)
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        busy @ busy  # until its end, the host has issued all that follows
+        begin.record()
+        torch._grouped_mm(rows, weights, offs=ends)
+        end.record()
+        end.synchronize()
+        times.append(begin.elapsed_time(end))
+    return times
+
+
+def test_a_product_of_groups_takes_the_time_of_its_groups_each_time() -> None:
+    def under(data: Any) -> list[float]:
+        found: list[float] = kernbench.torchrun_spawn(_groups, nprocs=1, data=data).returned[0]
+        return found
+
+    one, even, again = under("fake")
+    assert one == again < even
+    assert under(True) == [one, even, one]
+
+
 def _long(rank: int) -> list[bool]:
     """Asks of a sequence of 40000 what transformers asks: is anything padded, or packed?"""
     torch.cuda.set_device(rank)

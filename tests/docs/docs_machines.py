@@ -162,6 +162,7 @@ USERS: Final = {
         "tile": "attention",
         "share": "attention",
         "scores": "attention",
+        "adding": "attention",
     },
     "system.sip.pe.tcm": {
         "capacity": "the largest tile of a `tl` kernel; slots",
@@ -175,7 +176,7 @@ USERS: Final = {
     },
     "system.sip.pe.gemm.library": {
         "start": "products",
-        "write_back": "products",
+        "write_back": "products, attention",
         "split_k": "products",
         "kernels": "",
     },

@@ -13,15 +13,15 @@ from kernbench.hw import attention
 from kernbench.hw.attention import Direction, Shape
 from kernbench.hw.library import Library
 from kernbench.topology import load_topology
-from kernbench.topology.spec import AttentionSpec
-from kernbench.units import FlopRate, Ps
+from kernbench.topology.spec import AttentionSpec, LibrarySpec
+from kernbench.units import Bytes, FlopRate, Ps
 
 # sip8: 32 PEs, 2 TFLOP/s of bf16 and 128 GFLOP/s of maths each, 1.6 TB/s of HBM, launch 1 us.
 LAUNCH, PES = 1_000_000, 32
 TILE = 2 * 128 * 128 * (64 + 64) // 2 + 128 * 128 * 5 * 10**12 // (128 * 10**9)
 """A tile of 128 x 128, widths of 64: two products at 2 FLOP a picosecond, 5 operations a score."""
 
-START, PROGRAM = 3_000_000, 500_000
+START, PROGRAM, ADDING = 3_000_000, 500_000, 4_000_000
 FORWARD = AttentionSpec(
     "flash",
     "forward",
@@ -30,6 +30,7 @@ FORWARD = AttentionSpec(
     (32, 16),
     50,
     100,
+    Ps(ADDING),
 )
 BACKWARD = replace(FORWARD, direction="backward", tile=(16, 32))
 SIP8 = load_topology("sip8").topology_obj.machine.system.sip
@@ -115,11 +116,32 @@ def test_keys_are_split_if_pes_are_idle() -> None:
         return found - LAUNCH - START
 
     tiles = 32_000
-    split = START + 2 * PROGRAM  # another kernel adds the parts
+    split = PROGRAM + ADDING  # another kernel adds the parts
     assert time(16 * tiles, 1) == split + tiles // 32 * SMALL
     assert time(16 * tiles, 3) == split + tiles // 10 * SMALL
     assert time(16 * tiles, 17) == PROGRAM + tiles * SMALL
     assert time(16 * 32, 1) == PROGRAM + 32 * SMALL  # not worth it
+
+
+def test_a_query_takes_a_whole_tile_unless_its_keys_are_divided() -> None:
+    tall = replace(FORWARD, tile=(128, 16))
+    own = Library(replace(SIP8, pe=replace(SIP8.pe, math=FlopRate(10**12), attention=(tall,))))
+
+    def time(heads: int) -> int:
+        shape, pattern = Shape(1, heads, heads, 1, 1), (seen(1, 16 * 32_000),)
+        return own.attention("flash", "forward", "bf16", shape, pattern, 0) - LAUNCH - START
+
+    assert time(17) == PROGRAM + 32_000 * 4 * SMALL  # 128 rows for 32
+    assert time(1) == PROGRAM + ADDING + 1000 * 2 * SMALL  # 64 rows
+
+
+def test_what_attention_reads_displaces_results_in_the_sram() -> None:
+    library = LibrarySpec(Ps(0), Bytes(80_000_000), 1, ())
+    pe = replace(SIP8.pe, gemm=replace(SIP8.pe.gemm, library=library))
+    own, shape = Library(replace(SIP8, pe=pe)), Shape(1, 1, 1, 1, 1)
+    for nbytes, moved in ((160_000_000, 240_000_000), (40_000_000, 80_000_000)):
+        time = own.attention("flash", "forward", "bf16", shape, (seen(1, 1),), nbytes)
+        assert time == LAUNCH + moved * 10 // 16
 
 
 def test_patterns_of_batch_elements_fill_the_pes_together() -> None:
@@ -197,7 +219,7 @@ def test_as_counted(
     if direction == "forward" and durations:  # with idle PEs, keys may be split
         assert START + max(durations) <= time + START + PROGRAM + max(counts) * product
         assert time == expected or (
-            time < expected and len(durations) <= PES // 2 and time > 2 * START
+            time < expected and len(durations) <= PES // 2 and time > START + ADDING
         )
     else:
         assert time == expected

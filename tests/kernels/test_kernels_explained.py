@@ -133,11 +133,11 @@ def test_operations_that_take_longer_are_bound_by_the_math_engines() -> None:
 
 
 def test_operations_of_another_kernel_have_its_law() -> None:
-    """Finding the elements of a row that is added costs `indexed`, whatever the bytes cost."""
+    """Finding the elements of a row that is added costs `broadcast`, whatever the bytes cost."""
     row = Layout((4096, 4096), (0, 1), dtypes.bfloat16)
     found = pointwise.duration_ps(ExplainedLibrary(_H200), "pointwise", [_X, row], [_X])
     assert isinstance(found, Explained)
-    assert [*found.parts] == [("launch", "kernels.pointwise"), ("math", "kernels.indexed")]
+    assert [*found.parts] == [("launch", "kernels.pointwise"), ("math", "kernels.broadcast")]
 
 
 def test_a_large_product_is_bound_by_the_tensor_engines_and_a_thin_one_by_hbm() -> None:

@@ -60,6 +60,22 @@ def test_a_layer_norm_of_few_rows_takes_longer() -> None:
     assert few - many == pytest.approx(1e12 * 4 * 500 * 8192 / 0.5 / _BANDWIDTH, rel=1e-6)
 
 
+def test_a_reduction_divides_few_rows_among_four_blocks_of_each_pe() -> None:
+    spec = KernelSpec(share=50, few=528)
+    library = Library(_with(arg_extreme=spec, softmax=spec))
+    one, many = (_contiguous(rows, 1 << 20) for rows in (1, 528))
+
+    for x in (one, many):  # 528 = 4 x 132: half of the rate
+        nbytes = x.shape[0] * (1 << 20) * 2
+        found = rows.duration_ps(library, "arg_extreme", [x], [])
+        assert found == pytest.approx(1e12 * (_LAUNCH + 2 * nbytes / 0.5 / _BANDWIDTH), rel=1e-4)
+    place = _contiguous(1, dtype=dtypes.int64)
+    greatest = rows.duration_ps(library, "arg_extreme", [many], [place])
+    assert greatest == rows.sum_ps(library, many, (), [place])
+    whole = rows.duration_ps(library, "softmax", [one], [])
+    assert whole == pytest.approx(1e12 * (_LAUNCH + 529 * 2**21 / 0.5 / _BANDWIDTH), rel=1e-4)
+
+
 _GROUPED = {"grouped": KernelSpec(share=50), "grouped_traffic": KernelSpec(share=50)}
 _RATE = 7.49e12
 """FLOP/s of one PE, bfloat16."""

@@ -26,6 +26,7 @@ from torch.nn import functional
 from kernbench.bridge.base.here import HERE
 from kernbench.bridge.cuda.autocast import INSTEAD
 from kernbench.bridge.operations.cuda_kernels import registered
+from kernbench.kernels.several import counted
 
 _ATEN: Final = torch.ops.aten
 _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
@@ -39,6 +40,7 @@ def replacements() -> Iterator[tuple[Any, str, Any]]:
     yield torch, "rms_norm", _rms_norm
     yield torch, "dropout", _dropout(torch.dropout)
     yield functional, "dropout", _dropout(functional.dropout)
+    yield from ((at, "bincount", counted(at.bincount, _is_ours)) for at in (torch, torch.Tensor))
     mha = torch.backends.mha
     yield mha, "get_fastpath_enabled", _no_fast_path(mha.get_fastpath_enabled)
     name = "_group_tensors_by_device_and_dtype"

@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 
 from kernbench.bridge.base.here import Rank
 from kernbench.bridge.operations.costs import FREE, Cost, cost_of
-from kernbench.bridge.operations.costs_gemm import CONVOLUTIONS, precision_of
+from kernbench.bridge.operations.costs_gemm import CONVOLUTIONS, OF_VALUES, precision_of
 from kernbench.bridge.operations.half import widened
 from kernbench.bridge.operations.known import OF_FLOATS
 from kernbench.bridge.operations.timing import TimeMode
@@ -97,9 +97,8 @@ def kind_of(func: Any) -> str:
     if not isinstance(func, OpOverload):
         return ""
     schema, tags = func._schema, func.tags
-    if depends_on_values(func) or func.is_view:
-        return ""
-    if torch.Tag.inplace_view in tags or torch.Tag.nondeterministic_seeded in tags:
+    differs = torch.Tag.inplace_view in tags or torch.Tag.nondeterministic_seeded in tags
+    if differs or depends_on_values(func) or func.is_view or func._overloadpacket in OF_VALUES:
         return ""
     if func.namespace != "aten" or cost_of(func) is FREE:
         return ""
