@@ -1,6 +1,7 @@
 """What the laws of the simulator say of the lines of a table: no law stands here."""
 
 import csv
+import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,7 +11,8 @@ from typing import Final, NamedTuple, TypeAlias
 from kernbench.attention.bands import CAUSAL, EVERYTHING, bands
 from kernbench.attention.rows import in_order
 from kernbench.calibration import collectives, images
-from kernbench.errors import UsageError
+from kernbench.config.yaml_file import read_text
+from kernbench.errors import KernbenchError, UsageError
 from kernbench.hw.attention import Direction
 from kernbench.hw.library import Library
 from kernbench.kernels import attention, lists, products
@@ -94,9 +96,16 @@ class Cell:
 
         Args:
             event_us: What an event pair reads with nothing between.
+
+        Raises:
+            UsageError: If the line holds what no law is for (F2).
         """
         taken = event_us if SOURCES[self.table].events else 0.0
-        return (self.law(machine, self.line) / 1e6 + taken) / self.us - 1
+        try:
+            predicted = self.law(machine, self.line) / 1e6 + taken
+        except (KernbenchError, LookupError, ValueError) as error:
+            raise wrong(self.table, self.line, error) from error
+        return predicted / self.us - 1
 
 
 def plain(dtype: DType, *shape: int) -> Layout:
@@ -171,9 +180,11 @@ def _rows(library: Library, line: Line) -> int:
         case "cross_entropy_bwd":
             filled = priced_at("nll_loss_backward", [one, x, labels], [x])
             return filled + priced_at("_log_softmax_backward_data", [x, x], [x])
-        case op:
+        case "sum" | "mean" as op:
             price: Price = of_sum((1,))
             return priced(library, f"aten::{op}", price, [x], [out])
+        case op:
+            raise UsageError(f"no law for {op!r}")
 
 
 def _product(library: Library, line: Line) -> int:
@@ -240,7 +251,7 @@ def _optimiser(library: Library, line: Line) -> int:
         case "clip_grad_norm_foreach":
             return step(1, 0, reduces=True) + step(1, 1)
         case op:
-            raise UsageError(f"optim.csv: no law for {op!r}")
+            raise UsageError(f"no law for {op!r}")
 
 
 def _alone(law: Callable[[Library, Line], int]) -> Law:
@@ -296,18 +307,40 @@ def _cells(file: Path, name: str, source: Source, line: Line) -> Iterator[Cell]:
     for column, law in source.laws.items():
         try:
             if line[column] and source.lines(line):
-                yield Cell(name, line, column, float(line[column]), law)
+                us = float(line[column])
+                if not 0 < us < math.inf:
+                    raise ValueError(f"expected {column} above 0, got {us:g}")
+                yield Cell(name, line, column, us, law)
         except (KeyError, ValueError) as error:
-            raise UsageError(f"{file}: {_said(line)}: {error!r}", code="F2") from error
+            raise wrong(str(file.with_suffix("")), line, error) from error
 
 
-def _said(line: Line) -> str:
-    return " ".join(value for value in line.values() if value)
+def wrong(table: str, line: Line | None, error: Exception) -> UsageError:
+    """Returns the error about a table, or a line of it, that no law is for.
+
+    Args:
+        table: The table, without `.csv`.
+        line: The line; None if it is not known which.
+        error: What went wrong: a `KeyError` is about a column or a word that is missing.
+    """
+    where = "" if line is None else f" {' '.join(value for value in line.values() if value)}:"
+    said = error.summary if isinstance(error, KernbenchError) else str(error)
+    if isinstance(error, KeyError):
+        is_word = line is not None and error.args[0] in line.values()
+        said = f"{error.args[0]!r} is not known" if is_word else f"expected a column {said}"
+    return UsageError(f"{table}.csv:{where} {said}", code="F2")
 
 
 def read_lines(file: Path) -> list[dict[str, str]]:
-    """Returns the lines of a table by column; empty if there is no such file."""
+    """Returns the lines of a table by column; empty if there is no such file.
+
+    Raises:
+        UsageError: If the file cannot be read (F11, F9), or is no table (F10).
+    """
     if not file.exists():
         return []
-    with file.open(newline="") as lines:
-        return [{k: v or "" for k, v in line.items() if k} for line in csv.DictReader(lines)]
+    try:
+        lines = csv.DictReader(read_text(file).splitlines(), strict=True)
+        return [{k: v or "" for k, v in line.items() if k} for line in lines]
+    except csv.Error as error:
+        raise UsageError(f"{file}: expected comma-separated values: {error}", code="F10") from error

@@ -24,7 +24,7 @@ def modelled_ps(system: SystemSpec, line: Mapping[str, str]) -> int:
     """
     ranks, nbytes = int(line["n"]), int(line["bytes"])
     if ranks > system.sips.count:
-        raise UsageError(f"collectives.csv has {ranks} ranks, the machine {system.sips.count} SIPs")
+        raise UsageError(f"{ranks} ranks, and the machine has {system.sips.count} SIPs")
     found: list[float] = []
 
     def worker(rank: int) -> None:
@@ -56,5 +56,5 @@ def _call(op: str, ranks: int, nbytes: int) -> Callable[[], Any]:
         "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole),
     }
     if op not in calls:
-        raise UsageError(f"collectives.csv: no law for {op!r}")
+        raise UsageError(f"no law for {op!r}")
     return calls[op]

@@ -1,12 +1,13 @@
 """Numbers of a machine that are read off lines of a table, without a fit."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import fmean
 from typing import Final, TypeAlias
 
-from kernbench.calibration.cells import Line, read_lines
+from kernbench.calibration.cells import Line, read_lines, wrong
 from kernbench.topology.spec import LibraryCallsSpec
 
 Lines: TypeAlias = Sequence[Line]
@@ -110,9 +111,12 @@ def event_us(folder: Path) -> float | None:
 
     Args:
         folder: Has `host.csv` and `launch.csv`.
+
+    Raises:
+        UsageError: If one of them lacks a column, or a number is none (F2).
     """
-    pair = _called("event pair around one add_ (GPU time)")(read_lines(folder / "host.csv"))
-    alone = _called("add_ 32 floats, graph of 20")(read_lines(folder / "launch.csv"))
+    pair = _read(folder, "host", _called("event pair around one add_ (GPU time)"))
+    alone = _read(folder, "launch", _called("add_ 32 floats, graph of 20"))
     return None if pair is None or alone is None else (pair - alone) / US
 
 
@@ -167,12 +171,25 @@ def readings(folder: Path, stage: str) -> Mapping[Reading, float]:
     Args:
         folder: The tables.
         stage: Which step of the order.
+
+    Raises:
+        UsageError: If a table lacks a column, or a number is none (F2).
     """
     found = {}
     for reading in READINGS:
         if reading.stage == stage:
-            lines = read_lines(folder / f"{reading.table}.csv")
-            value = reading.read(lines) if lines else None
+            value = _read(folder, reading.table, reading.read)
             if value is not None:
                 found[reading] = value
     return found
+
+
+def _read(folder: Path, table: str, read: Callable[[Lines], float | None]) -> float | None:
+    lines = read_lines(folder / f"{table}.csv")
+    try:
+        value = read(lines) if lines else None
+        if value is not None and not math.isfinite(value):
+            raise ValueError(f"expected numbers, got {value}")
+    except (KeyError, ValueError, ZeroDivisionError) as error:
+        raise wrong(str(folder / table), None, error) from error
+    return value

@@ -10,7 +10,7 @@ from kernbench.cli.failures import Exit, failed
 from kernbench.config import load_with_marks
 from kernbench.config.yaml_file import read_text
 from kernbench.errors import UsageError
-from kernbench.report import replacing
+from kernbench.report import check_writable, replacing
 from kernbench.topology import load_topology
 from kernbench.topology.spec import MachineSpec
 
@@ -28,6 +28,7 @@ def calibrate_machine(
         verbose: Prints every fit, too.
     """
     try:
+        check_writable(out)  # before minutes of fitting
         like = load_topology(base).topology_obj
         chip = load_topology(topology or base)
         given = _comments(chip.path)

@@ -105,7 +105,7 @@ class Follower:
         resource = None if step.engine is None else getattr(self._device, step.engine)
         if self._trails:
             self._count_late(stream, step.spent, shared=resource is not None and resource.timely)
-        plain = step.category == "compute" and not step.latency
+        plain = step.category == "compute" and not step.latency and step.queued
         if plain and resource is self._device.compute and not process.engine.op_log.full:
             host.clock += step.spent - step.dispatch
             self._alone.issue(step.name, stream, step.duration, step.dispatch)
@@ -116,9 +116,16 @@ class Follower:
                 step.name, step.category, host, stream, work, step.site, step.args, step.dispatch
             )
             command.ranges = step.ranges
-            process.engine.submit(command)
+            self._submit(command, step)
         assert stream.tail is not None
         self._events[step.number] = stream.tail
+
+    def _submit(self, command: Command, step: Issued | Called) -> None:
+        engine = self.process.engine
+        if step.queued:
+            engine.submit(command)
+        else:
+            engine.enqueue(command)
 
     def _call(self, step: Called) -> None:
         process, joined, what = self.process, step.joined, step.joined.what
@@ -153,7 +160,7 @@ class Follower:
         exchange = command.part = entered.part
         assert isinstance(exchange, Exchange)
         exchange.issued(process, command)
-        process.engine.submit(command)
+        self._submit(command, step)
         if not what.hosted:
             group.last[rank] = command
         if what.splits is not None and len(exchange.calls) == len(group.ranks):

@@ -42,6 +42,7 @@ class Issued(NamedTuple):
         dispatch: Host time of issuing it, in picoseconds.
         args: Its arguments in the log.
         ranges: Ranges of the program that hold it.
+        queued: Whether it takes a place in the launch queue of the host.
     """
 
     spent: int
@@ -57,11 +58,12 @@ class Issued(NamedTuple):
     dispatch: int
     args: Any
     ranges: tuple[str, ...]
+    queued: bool
 
     @property
     def terms(self) -> Hashable:
         """What both ranks must agree on."""
-        return (self.spent, *self[2:11], self.ranges)
+        return (self.spent, *self[2:11], self.ranges, self.queued)
 
     def __str__(self) -> str:
         took = f"{self.duration + self.latency} ps on stream {self.stream}"
@@ -83,6 +85,7 @@ class Called(NamedTuple):
         dispatch: Host time.
         ranges: Ranges.
         given: Bytes that the rank gives, of tensors on the host.
+        queued: See `Issued`.
     """
 
     spent: int
@@ -96,6 +99,7 @@ class Called(NamedTuple):
     dispatch: int
     ranges: tuple[str, ...]
     given: bytes
+    queued: bool = True
 
     @property
     def terms(self) -> Hashable:
@@ -104,7 +108,14 @@ class Called(NamedTuple):
         values = tuple(term.value for term in what.terms)
         own = () if root else (self.given, repr(self.joined.mail))
         called = (what.kind, values, what.splits, what.sizes, what.hosted, what.nbytes)
-        rest = (self.joined.async_op, self.after, self.stream, self.dispatch, self.ranges)
+        rest = (
+            self.joined.async_op,
+            self.after,
+            self.stream,
+            self.dispatch,
+            self.ranges,
+            self.queued,
+        )
         return (self.spent, self.number, self.batch, *called, *rest, *own)
 
     def __str__(self) -> str:

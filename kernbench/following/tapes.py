@@ -150,7 +150,12 @@ class Tape:
         self._joined = joined
 
     def submit(
-        self, command: Command, reads: Sequence[Block] = (), writes: Sequence[Block] = ()
+        self,
+        command: Command,
+        reads: Sequence[Block] = (),
+        writes: Sequence[Block] = (),
+        *,
+        queued: bool = True,
     ) -> None:
         """See `sim_engine.host.Tape`.
 
@@ -167,7 +172,8 @@ class Tape:
         if command.part is not None:
             if joined is None:
                 raise self._refused(f"{command.name}, a message to or from one rank,")
-            self._add(self._called(command, joined, spent, number, after, dispatch))
+            called = self._called(command, joined, spent, number, after, dispatch)
+            self._add(called._replace(queued=queued))
         else:
             action = command.action
             if (
@@ -191,12 +197,16 @@ class Tape:
                     dispatch,
                     command.args,
                     command.ranges,
+                    queued,
                 )
             )
         self._count = number
         self._numbers[command.done] = number
         process = self._process
-        process.engine.submit(command)
+        if queued:
+            process.engine.submit(command)
+        else:
+            process.engine.enqueue(command)
         self._clock = process.host.clock
 
     def _called(

@@ -241,6 +241,13 @@ class Capture:
             f" {what}: operation not permitted when stream is capturing a CUDA graph", way
         )
 
+    def not_of_graphs(self) -> CaptureError:
+        """Returns the error about the replay of another graph inside of this one, which is lost."""
+        return self._refused(
+            ": replay() of a CUDA graph inside of a capture is not simulated",
+            "capture its work again, or replay one graph after the other",
+        )
+
     def holds(self, stream: Stream) -> bool:
         """Returns whether commands of a stream are captured."""
         return stream is self._origin or stream.tail is not None or bool(stream.waits)
@@ -251,13 +258,19 @@ class Capture:
     # What a host does, see `sim_engine.host.Tape`
 
     def submit(
-        self, command: Command, reads: Sequence[Block] = (), writes: Sequence[Block] = ()
+        self,
+        command: Command,
+        reads: Sequence[Block] = (),
+        writes: Sequence[Block] = (),
+        *,
+        queued: bool = True,
     ) -> None:
         """See `sim_engine.host.Tape`.
 
         Raises:
             CaptureError: If the command can be no part of a graph.
         """
+        del queued  # a replay decides it
         stream = command.stream
         events = (*command.after, *(() if stream.tail is None else (stream.tail,)))
         self._check(command, bool(events))

@@ -122,8 +122,17 @@ class CUDAGraph:
         return self._recording
 
     def replay(self) -> None:
-        """Issues the captured work again, behind what the current stream holds; does not wait."""
-        self._play(current_process(), self._captured("replay"))
+        """Issues the captured work again, behind what the current stream holds; does not wait.
+
+        Raises:
+            CaptureError: If nothing was captured, a tensor that the graph uses is gone, or another
+                capture is under way.
+        """
+        process, recording = current_process(), self._captured("replay")
+        capture = capturing(process)
+        if capture is not None:
+            raise capture.not_of_graphs()
+        self._play(process, recording)
 
     def _play(self, process: Process, recording: Recording) -> None:
         replay(process, recording)

@@ -40,12 +40,16 @@ class _Player:
 
     Args:
         outer: Notes what the rank does, for ranks that do the same; None if nobody notes.
+
+    Attributes:
+        queued: Whether the next command takes a place all the same, for the whole graph.
     """
 
     def __init__(self, process: Process, outer: Any) -> None:
         self._engine: Final = process.engine
         self._host: Final = process.host
         self._outer: Final = outer
+        self.queued = False
 
     later = False
     """See `sim_engine.host.Tape`."""
@@ -57,13 +61,21 @@ class _Player:
         self._host.tape = self._outer
 
     def submit(
-        self, command: Command, reads: Sequence[Block] = (), writes: Sequence[Block] = ()
+        self,
+        command: Command,
+        reads: Sequence[Block] = (),
+        writes: Sequence[Block] = (),
+        *,
+        queued: bool = True,
     ) -> None:
-        """See `sim_engine.host.Tape`."""
-        if self._outer is None:
-            self._engine.enqueue(command)
+        """See `sim_engine.host.Tape`; the attribute says which command takes a place."""
+        queued = queued and self.queued
+        if self._outer is not None:
+            self._outer.submit(command, reads, writes, queued=queued)
+        elif queued:
+            self._engine.submit(command)
         else:
-            self._outer.submit(command, reads, writes)
+            self._engine.enqueue(command)
 
     def together(self, joined: Any, posted: Any) -> Any:
         """See `sim_engine.host.Tape`."""
@@ -119,6 +131,7 @@ def replay(
                 _behind(line, done[earlier])
             if library is not None:
                 library.before(number)
+            player.queued = number == len(recording.nodes) - 1
             with player:
                 command = _issue(process, number, node, line, site, library)
             done.append((command.done, {**line.seen, line: command.number}))
@@ -128,8 +141,6 @@ def replay(
         library.before(len(recording.nodes))
     for earlier in recording.last:
         _behind(current, done[earlier])
-    if done:  # a graph takes one place in the launch queue
-        host.launched(done[-1][0])
 
 
 def _issue(

@@ -139,7 +139,7 @@ def act(
         assert args is None, "what the function returns says it"
         action, part, args = action()
     dispatch = process.dispatches[issue or category]
-    if category == "compute":
+    if category == "compute" and issue != "replayed":  # of a graph, which is one call
         dispatch += called(process, name)
     host.clock += dispatch
     if not process.noted:

@@ -35,12 +35,15 @@ class Tape(Protocol):
 
     later: bool
 
-    def submit(self, command: Any, reads: Any = (), writes: Any = ()) -> None:
+    def submit(
+        self, command: Any, reads: Any = (), writes: Any = (), *, queued: bool = True
+    ) -> None:
         """Notes a command, and submits it, unless it is only to be run later.
 
         Args:
             reads: Blocks of memory that it reads.
             writes: Blocks of memory that it writes.
+            queued: Whether it takes a place in the launch queue of the host.
         """
         ...
 

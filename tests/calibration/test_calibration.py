@@ -203,6 +203,27 @@ def test_a_folder_without_tables_and_a_wrong_line_are_named(tmp_path: Path) -> N
         calibrate(tmp_path / "nowhere", BASE)
     with pytest.raises(UsageError, match=r"measure/README\.md"):
         calibrate(tmp_path, BASE)
-    (tmp_path / "gemm2.csv").write_text("dtype,m,n,k,us\nbf16,1,2,3,quick\n")
-    with pytest.raises(UsageError, match=r"gemm2\.csv: bf16 1 2 3 quick"):
+
+
+@pytest.mark.parametrize(
+    ("table", "text", "said"),
+    [
+        ("gemm2", "dtype,m,n,k,us\nbf16,1,2,3,quick\n", r"gemm2\.csv: bf16 1 2 3 quick: .*'quick'"),
+        (
+            "gemm2",
+            "dtype,m,n,k,us\nbf61,1,2,3,9\n",
+            r"gemm2\.csv: bf61 1 2 3 9: 'bf61' is not known",
+        ),
+        ("gemm2", "dtype,m,n,k,us\nbf16,1,2,3,0\n", r"gemm2\.csv: .*: expected us above 0, got 0"),
+        ("gemm2", "dtype,m,n,k,ms\nbf16,1,2,3,9\n", r"gemm2\.csv: .*: expected a column 'us'"),
+        ("rowops2", "op,rows,cols,us\nsumm,1,2,3\n", r"rowops2\.csv: .*: no law for 'summ'"),
+        ("host", "who,us\nme,3\n", r"host\.csv: expected a column 'what'"),
+        ("memory", b"op,bytes\xff\n", r"memory\.csv"),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path: Path, table: str, text: str | bytes, said: str) -> None:
+    pytest.importorskip("scipy")
+    (tmp_path / "gemm2.csv").write_text("dtype,m,n,k,us\nbf16,256,256,256,5\n")
+    (tmp_path / f"{table}.csv").write_bytes(text.encode() if isinstance(text, str) else text)
+    with pytest.raises(UsageError, match=said):
         calibrate(tmp_path, BASE)

@@ -49,3 +49,11 @@ def test_a_folder_that_is_not_there_is_a_mistake_in_the_command_line(tmp_path: P
     assert done.exit_code == Exit.USAGE
     assert "no such folder" in done.output
     assert not out.exists()
+
+
+def test_a_file_that_cannot_be_written_is_named_before_anything_is_fitted(tmp_path: Path) -> None:
+    out = tmp_path / "nowhere" / "m.yaml"
+    done = CliRunner().invoke(app, ["calibrate", str(MEASURED), "-o", str(out)])
+    assert done.exit_code == Exit.USAGE
+    assert f"cannot write {out}" in done.output
+    assert "# memory" not in done.output

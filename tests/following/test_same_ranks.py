@@ -223,6 +223,28 @@ def test_collectives_beside_kernels_take_as_long(kernbench: Kernbench, record: s
     assert times(same=False, overrides=["system.sip.overlap=null"]) != each
 
 
+def _replays(rank: int, tape: Tape | None) -> None:
+    del rank
+    _begin(tape)
+    x, graph = torch.zeros(1 << 20, device="cuda"), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(6):
+            x.add_(1)
+        dist.all_reduce(x)
+        x.mul_(2)
+    for _ in range(3):
+        graph.replay()
+    x.add_(1)
+    torch.cuda.synchronize()
+    _end(tape, None)
+
+
+def test_a_graph_takes_one_place_in_the_launch_queue_of_each_rank(kernbench: Kernbench) -> None:
+    queue = ["system.host.launch_queue=4"]
+    each = _times(kernbench, _replays, same=False, overrides=queue)
+    assert _times(kernbench, _replays, same=True, overrides=queue) == each
+
+
 def _refusal(kernbench: Kernbench, program: Program) -> str:
     with pytest.raises(SpawnException) as caught:
         _times(kernbench, program, same=True)

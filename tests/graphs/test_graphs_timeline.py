@@ -53,6 +53,22 @@ def test_three_kernels_are_three_dispatches_and_a_replay_is_one() -> None:
         assert x.tolist() == [6.0] * 64
 
 
+def test_kernels_of_a_replay_are_no_calls_of_the_host() -> None:
+    library = ["system.host.eager.among=5 us", "system.host.eager.library.product=3 us"]
+    with context(*library):
+        host, x = current_process().host, torch.zeros(64, 64, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(3):
+                torch.mm(x.add_(1), x)
+        begin = host.clock
+        x.add_(1)
+        assert host.clock - begin == 15 * US
+        begin = host.clock
+        graph.replay()
+        assert host.clock - begin == 7 * US
+
+
 def test_branches_run_on_their_streams_and_wait_for_each_other_alone() -> None:
     with context() as ctx:
         host, side = current_process().host, torch.cuda.Stream()

@@ -273,6 +273,21 @@ def test_a_wait_for_what_is_no_part_of_the_graph_is_refused(kernbench: Kernbench
             ask()
 
 
+def test_a_replay_inside_of_a_capture_is_refused(kernbench: Kernbench) -> None:
+    x, inner = torch.zeros(4), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(inner):
+        x.add_(1)
+
+    def capture() -> None:
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            inner.replay()
+
+    with pytest.raises(CaptureError, match="inside of a capture is not simulated"):
+        capture()
+    inner.replay()
+    assert x.tolist() == [1.0] * 4
+
+
 def test_a_static_input_that_is_gone_is_named(kernbench: Kernbench) -> None:
     x = torch.zeros(4)
     graph = torch.cuda.CUDAGraph()

@@ -291,8 +291,9 @@ class TimeMode(TorchDispatchMode):
         stream = process.current_stream(rank.sip)
         if cost.blas:
             self.eager.blas(stream)
-        if args and cost.lists:
-            self.eager.spend(self.eager.calls.tensor * len(args[0]))
+        if args and cost.lists:  # the first argument may be a number
+            tensors = next((len(one) for one in args if type(one) in _LISTS), 0)
+            self.eager.spend(self.eager.calls.tensor * tensors)
         self._alone.issue(cost.name, stream, duration)
 
     def _higher_order(self, func: HigherOrderOperator, args: Any) -> Any:
