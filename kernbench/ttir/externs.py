@@ -1,0 +1,191 @@
+"""Functions of NVIDIA's libdevice, which kernels call by name (`triton.language.extra.libdevice`)."""
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from kernbench.errors import UnsupportedError
+from kernbench.ttir.arithmetic import FLOATING, Array, Function, high_half, to_whole, unsigned
+from kernbench.ttir.compiling import Compiler, Handler
+from kernbench.ttir.frames import Frame, Step
+from kernbench.ttir.module import Operation
+from kernbench.ttir.sums import plain
+
+
+def _each(function: Callable[..., float]) -> Function:
+    """Returns a function of numbers for arrays; what it has no value for is NaN or infinite."""
+
+    def one(*numbers: float) -> float:
+        try:
+            return function(*numbers)
+        except OverflowError:
+            return math.inf
+        except ValueError:
+            return math.nan
+
+    made = np.frompyfunc(one, function.__code__.co_argcount if hasattr(function, "__code__") else 1, 1)
+    return lambda *arrays: made(*(array.astype(np.float64) for array in arrays)).astype(arrays[0].dtype)
+
+
+def _lead(a: Array) -> Array:
+    bits = 8 * a.dtype.itemsize
+    whole = unsigned(a).astype(np.float64)
+    # Above 2^53 a number may be rounded up to the next power of two.
+    found = np.floor(np.log2(np.where(whole == 0, 1, whole))).astype(np.int64)
+    found -= (unsigned(a) >> np.minimum(found, bits - 1).astype(unsigned(a).dtype)) == 0
+    return np.where(whole == 0, bits, bits - 1 - found).astype(np.int32)
+
+
+def _first_set(a: Array) -> Array:
+    lowest = unsigned(a & -a).astype(np.float64)
+    return np.where(a == 0, 0, np.log2(np.where(a == 0, 1, lowest)) + 1).astype(np.int32)
+
+
+def _reversed(a: Array) -> Array:
+    raw = np.ascontiguousarray(a)
+    octets = raw.view(np.uint8).reshape(*raw.shape, raw.dtype.itemsize)
+    turned = np.packbits(np.unpackbits(octets, axis=-1)[..., ::-1], axis=-1)
+    return np.ascontiguousarray(turned).view(raw.dtype).reshape(raw.shape)
+
+
+def _away(a: Array) -> Array:
+    return np.trunc(a + np.copysign(a.dtype.type(0.5), a))
+
+
+def _as(kind: type[np.generic]) -> Function:
+    return lambda a: a.view(kind)
+
+
+def _length(*axes: Array) -> Array:
+    return np.sqrt(sum(axis.astype(np.float64) ** 2 for axis in axes)).astype(axes[0].dtype)
+
+
+def _exponent(a: Array) -> Array:
+    return (np.frexp(a)[1] - 1).astype(np.int32)
+
+
+_KNOWN: Final[Mapping[str, Function]] = {
+    **{name: FLOATING[name] for name in ("ceil", "copysign", "cos", "erf", "exp", "exp2", "expm1")},
+    **{name: FLOATING[name] for name in ("floor", "fma", "log", "log10", "log1p", "log2", "rsqrt")},
+    **{name: FLOATING[name] for name in ("sin", "sqrt", "tan", "tanh", "trunc", "atan2")},
+    "abs": np.abs,
+    "acos": np.arccos,
+    "acosh": np.arccosh,
+    "asin": np.arcsin,
+    "asinh": np.arcsinh,
+    "atan": np.arctan,
+    "atanh": np.arctanh,
+    "brev": _reversed,
+    "cbrt": np.cbrt,
+    "clz": _lead,
+    "cosh": np.cosh,
+    "cospi": lambda a: np.cos(a * a.dtype.type(np.pi)),
+    "double_as_longlong": _as(np.int64),
+    "erfc": _each(math.erfc),
+    "exp10": lambda a: np.power(a.dtype.type(10), a),
+    "fabs": np.abs,
+    "fdim": lambda a, b: np.maximum(a - b, a.dtype.type(0)),
+    "fdividef": np.divide,
+    "ffs": _first_set,
+    "finite": lambda a: np.isfinite(a).astype(np.int32),
+    "float_as_int": _as(np.int32),
+    "float_as_uint": _as(np.int32),
+    "fmod": np.fmod,
+    "hadd": lambda a, b: ((a.astype(np.int64) + b) >> 1).astype(a.dtype),
+    "hypot": np.hypot,
+    "ilogb": _exponent,
+    "int_as_float": _as(np.float32),
+    "isfinite": lambda a: np.isfinite(a).astype(np.int32),
+    "isinf": lambda a: np.isinf(a).astype(np.int32),
+    "isnan": lambda a: np.isnan(a).astype(np.int32),
+    "ldexp": lambda a, b: np.ldexp(a, b),
+    "lgamma": _each(math.lgamma),
+    "llabs": np.abs,
+    "llrint": lambda a: to_whole(np.rint(a), np.dtype(np.int64), signed=True),
+    "llround": lambda a: to_whole(_away(a), np.dtype(np.int64), signed=True),
+    "logb": lambda a: _exponent(a).astype(a.dtype),
+    "longlong_as_double": _as(np.float64),
+    "mul24": lambda a, b: (((a << 8) >> 8) * ((b << 8) >> 8)),
+    "mulhi": lambda a, b: ((a.astype(np.int64) * b.astype(np.int64)) >> 32).astype(np.int32),
+    "nearbyint": np.rint,
+    "nextafter": np.nextafter,
+    "norm3d": _length,
+    "norm4d": _length,
+    "popc": lambda a: np.bitwise_count(unsigned(a)).astype(np.int32),
+    "pow": np.power,
+    "powi": np.power,
+    "rcbrt": lambda a: a.dtype.type(1) / np.cbrt(a),
+    "remainder": lambda a, b: (a - np.rint(a / b) * b).astype(a.dtype),
+    "rhypot": lambda a, b: a.dtype.type(1) / np.hypot(a, b),
+    "rint": np.rint,
+    "round": _away,
+    "saturate": lambda a: np.clip(np.nan_to_num(a, nan=0.0), a.dtype.type(0), a.dtype.type(1)),
+    "scalbn": lambda a, b: np.ldexp(a, b),
+    "signbit": lambda a: np.signbit(a).astype(np.int32),
+    "sinh": np.sinh,
+    "sinpi": lambda a: np.sin(a * a.dtype.type(np.pi)),
+    "tgamma": _each(math.gamma),
+    "uint_as_float": _as(np.float32),
+    "umulhi": high_half,
+    "umul64hi": high_half,
+}
+"""By libdevice's name, without `__nv_` and the letters that tell the type."""
+
+_BY_ROUNDING: Final[Mapping[str, Function]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": np.divide,
+    "sqrt": np.sqrt,
+    "rcp": lambda a: a.dtype.type(1) / a,
+    "rsqrt": FLOATING["rsqrt"],
+}
+"""Functions with a rounding in their name, such as `__nv_fadd_rn`."""
+
+
+def function_of(symbol: str) -> Function | None:
+    """Returns what a function of libdevice computes; None if it is not known.
+
+    Roundings other than to the nearest are not: numpy has one way to round.
+
+    Args:
+        symbol: Its name, such as `__nv_tanhf`.
+    """
+    name = symbol.removeprefix("__nv_").removeprefix("fast_")
+    plainly = re.fullmatch(r"[fd](add|sub|mul|div|sqrt|rcp|rsqrt)_rn", name)
+    if plainly:
+        return _BY_ROUNDING[plainly[1]]
+    if re.fullmatch(r"fmaf?_rn", name):
+        return _KNOWN["fma"]
+    for known in (name, name.removesuffix("f"), name.removesuffix("d"), name.removesuffix("ll")):
+        if known in _KNOWN:
+            return _KNOWN[known]
+    return None
+
+
+def _extern(compiler: Compiler, operation: Operation) -> Step:
+    del compiler
+    symbol = str(operation.attributes["symbol"])
+    function = function_of(symbol)
+    if function is None:
+        raise UnsupportedError(
+            f"the function {symbol} is not simulated",
+            [f"at {site}" for site in operation.sites[:1]],
+            hint="write it with functions of triton.language",
+        )
+    numbers = [value.number for value in operation.operands]
+    result = operation.results[0]
+    dtype = result.type.dtype
+
+    def step(frame: Frame) -> None:
+        found: Any = function(*(plain(frame.values[number]) for number in numbers))
+        frame.values[result.number] = found.astype(dtype, copy=False)
+
+    return step
+
+
+HANDLERS: Final[Mapping[str, Handler]] = {"tt.extern_elementwise": _extern}
+"""Steps of functions that the IR only names."""
