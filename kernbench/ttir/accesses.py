@@ -1,7 +1,7 @@
 """Operations that load, store and change memory."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from kernbench.ttir.compiling import Compiler, Handler
 from kernbench.ttir.frames import BlockOf, Frame, ProgramError, Step
 from kernbench.ttir.memory import OutsideError
 from kernbench.ttir.module import Operation
-from kernbench.ttir.sums import Sum, Value, plain, summed, parts_of
+from kernbench.ttir.sums import Value, parts_of, plain, summed
 from kernbench.ttir.tiles import full
 from kernbench.ttir.types import Descriptor, Pointer, Type
 
@@ -19,9 +19,7 @@ def outside(error: OutsideError, operation: Operation, frame: Frame) -> ProgramE
     """Returns the mistake of the first program and element that are outside of the memory."""
     place = tuple(int(axis) for axis in np.argwhere(error.bad)[0])
     program = int(frame.programs[place[0] if error.bad.shape[0] > 1 else 0])
-    return ProgramError(
-        "outside", operation, "outside of the memory", program, place[1:], error
-    )
+    return ProgramError("outside", operation, "outside of the memory", program, place[1:], error)
 
 
 def _addptr(compiler: Compiler, operation: Operation) -> Step:
@@ -121,7 +119,7 @@ _COMBINED: Final[Mapping[str, Callable[[Array, Array], Array]]] = {
 
 def _atomic(compiler: Compiler, operation: Operation) -> Step:
     kind = operation.words[0]
-    pointer, value, *more = operation.operands
+    _, value, *more = operation.operands
     combine = _COMBINED[kind]
     if value.type.is_float and value.type.dtype.itemsize < 4:
         exact, to = combine, str(value.type.element)
@@ -293,7 +291,9 @@ def _descriptor_load(compiler: Compiler, operation: Operation) -> Step:
         held: BlockOf = frame.values[descriptor.number]
         places = [plain(frame.values[each.number]) for each in offsets]
         extra = len(held.block) - len(kind.shape)
-        shape = (*(1,) * extra, *kind.shape) if operation.name == "tt.descriptor_load" else kind.shape
+        shape = (
+            (*(1,) * extra, *kind.shape) if operation.name == "tt.descriptor_load" else kind.shape
+        )
         if extra <= 0 or operation.name != "tt.descriptor_load":
             shape = kind.shape
         address, inside = _addressed(held, places, shape)
@@ -306,7 +306,9 @@ def _descriptor_load(compiler: Compiler, operation: Operation) -> Step:
             found = frame.launch.memory.load(address, shape, kind.dtype, inside, other, held.root)
         except OutsideError as error:
             raise outside(error, operation, frame) from None
-        frame.values[result.number] = found.reshape(found.shape[0], *found.shape[1 + extra :] if extra > 0 else found.shape[1:])
+        frame.values[result.number] = found.reshape(
+            found.shape[0], *found.shape[1 + extra :] if extra > 0 else found.shape[1:]
+        )
 
     return step
 

@@ -114,6 +114,10 @@ def _safe_quotient(a: Array, b: Array) -> Array:
     return a // np.where(b == 0, b.dtype.type(1), b)
 
 
+def _floored_rest(a: Array, b: Array) -> Array:
+    return np.remainder(a, np.where(b == 0, b.dtype.type(1), b))
+
+
 def _shifted(shift: Function, *, sign: bool = False) -> Function:
     def computed(a: Array, b: Array) -> Array:
         bits = 8 * a.dtype.itemsize
@@ -162,7 +166,7 @@ WHOLE: Final[Mapping[str, Function]] = {
     "divsi": _divided,
     "remsi": _remainder,
     "floordivsi": _safe_quotient,
-    "ceildivsi": lambda a, b: -_safe_quotient(-a, b),
+    "ceildivsi": lambda a, b: _safe_quotient(a, b) + (_floored_rest(a, b) != 0),
     "divui": _unsigned_of(_safe_quotient),
     "remui": _unsigned_of(_remainder),
     "shli": _shifted(np.left_shift),
@@ -248,14 +252,14 @@ COMPARED_FLOATING: Final[Mapping[str, Function]] = {
     "ole": np.less_equal,
     "ogt": np.greater,
     "oge": np.greater_equal,
-    "ord": lambda a, b: (a == a) & (b == b),
+    "ord": lambda a, b: ~(np.isnan(a) | np.isnan(b)),
     "ueq": lambda a, b: ~((a < b) | (a > b)),
     "une": np.not_equal,
     "ult": lambda a, b: ~(a >= b),
     "ule": lambda a, b: ~(a > b),
     "ugt": lambda a, b: ~(a <= b),
     "uge": lambda a, b: ~(a < b),
-    "uno": lambda a, b: (a != a) | (b != b),
+    "uno": lambda a, b: np.isnan(a) | np.isnan(b),
 }
 """Comparisons of floating-point numbers: those with `u` are true if one is NaN."""
 

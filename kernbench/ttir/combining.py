@@ -1,6 +1,6 @@
 """Operations that combine the elements of a tile: sums, scans, products, sorts of counts."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -8,7 +8,7 @@ import numpy as np
 from kernbench.ttir.arithmetic import Array, rounded, widened
 from kernbench.ttir.compiling import Body, Compiler, Handler
 from kernbench.ttir.flow import run_blocks
-from kernbench.ttir.frames import Frame, Launch, Step
+from kernbench.ttir.frames import Frame, Step
 from kernbench.ttir.module import Operation
 from kernbench.ttir.sums import plain
 from kernbench.ttir.tiles import full
@@ -85,13 +85,13 @@ def _reduce(compiler: Compiler, operation: Operation) -> Step:
     def step(frame: Frame) -> None:
         arrays = [full(frame.values[n], t) for n, t in zip(numbers, types, strict=True)]
         count = max(array.shape[0] for array in arrays)
-        arrays = [
-            np.moveaxis(np.broadcast_to(a, (count, *a.shape[1:])), axis, 0) for a in arrays
-        ]
+        arrays = [np.moveaxis(np.broadcast_to(a, (count, *a.shape[1:])), axis, 0) for a in arrays]
         while len(arrays[0]) > 1:  # halves, as a GPU's shuffles do
             half = len(arrays[0]) // 2
             odd = [array[2 * half :] for array in arrays]
-            arrays = region(frame, [*(a[:half] for a in arrays), *(a[half : 2 * half] for a in arrays)])
+            arrays = region(
+                frame, [*(a[:half] for a in arrays), *(a[half : 2 * half] for a in arrays)]
+            )
             if len(odd[0]):
                 arrays = [np.concatenate(pair) for pair in zip(arrays, odd, strict=True)]
         for result, array in zip(results, arrays, strict=True):
@@ -149,9 +149,7 @@ def _scan(compiler: Compiler, operation: Operation) -> Step:
     def step(frame: Frame) -> None:
         arrays = [full(frame.values[n], t) for n, t in zip(numbers, types, strict=True)]
         count = max(array.shape[0] for array in arrays)
-        arrays = [
-            np.moveaxis(np.broadcast_to(a, (count, *a.shape[1:])), axis, 0) for a in arrays
-        ]
+        arrays = [np.moveaxis(np.broadcast_to(a, (count, *a.shape[1:])), axis, 0) for a in arrays]
         if backwards:
             arrays = [array[::-1] for array in arrays]
         total = [array[:1] for array in arrays]

@@ -37,7 +37,9 @@ class Body:
 
     __slots__ = ("arguments", "end", "given", "steps")
 
-    def __init__(self, steps: Sequence[Step], end: Operation | None, arguments: Sequence[Value]) -> None:
+    def __init__(
+        self, steps: Sequence[Step], end: Operation | None, arguments: Sequence[Value]
+    ) -> None:
         self.steps: Final = steps
         self.end: Final = end
         self.arguments: Final = [value.number for value in arguments]

@@ -1,4 +1,4 @@
-"""Functions of NVIDIA's libdevice, which kernels call by name (`triton.language.extra.libdevice`)."""
+"""Functions of NVIDIA's libdevice, which kernels call by name (`extra.libdevice` of Triton)."""
 
 import math
 import re
@@ -26,8 +26,12 @@ def _each(function: Callable[..., float]) -> Function:
         except ValueError:
             return math.nan
 
-    made = np.frompyfunc(one, function.__code__.co_argcount if hasattr(function, "__code__") else 1, 1)
-    return lambda *arrays: made(*(array.astype(np.float64) for array in arrays)).astype(arrays[0].dtype)
+    made = np.frompyfunc(
+        one, function.__code__.co_argcount if hasattr(function, "__code__") else 1, 1
+    )
+    return lambda *arrays: made(*(array.astype(np.float64) for array in arrays)).astype(
+        arrays[0].dtype
+    )
 
 
 def _lead(a: Array) -> Array:
@@ -101,14 +105,14 @@ _KNOWN: Final[Mapping[str, Function]] = {
     "isfinite": lambda a: np.isfinite(a).astype(np.int32),
     "isinf": lambda a: np.isinf(a).astype(np.int32),
     "isnan": lambda a: np.isnan(a).astype(np.int32),
-    "ldexp": lambda a, b: np.ldexp(a, b),
+    "ldexp": np.ldexp,
     "lgamma": _each(math.lgamma),
     "llabs": np.abs,
     "llrint": lambda a: to_whole(np.rint(a), np.dtype(np.int64), signed=True),
     "llround": lambda a: to_whole(_away(a), np.dtype(np.int64), signed=True),
     "logb": lambda a: _exponent(a).astype(a.dtype),
     "longlong_as_double": _as(np.float64),
-    "mul24": lambda a, b: (((a << 8) >> 8) * ((b << 8) >> 8)),
+    "mul24": lambda a, b: ((a << 8) >> 8) * ((b << 8) >> 8),
     "mulhi": lambda a, b: ((a.astype(np.int64) * b.astype(np.int64)) >> 32).astype(np.int32),
     "nearbyint": np.rint,
     "nextafter": np.nextafter,
@@ -123,7 +127,7 @@ _KNOWN: Final[Mapping[str, Function]] = {
     "rint": np.rint,
     "round": _away,
     "saturate": lambda a: np.clip(np.nan_to_num(a, nan=0.0), a.dtype.type(0), a.dtype.type(1)),
-    "scalbn": lambda a, b: np.ldexp(a, b),
+    "scalbn": np.ldexp,
     "signbit": lambda a: np.signbit(a).astype(np.int32),
     "sinh": np.sinh,
     "sinpi": lambda a: np.sin(a * a.dtype.type(np.pi)),

@@ -1,4 +1,4 @@
-"""Branches and loops. Programs that agree stay together; those that part go on as smaller frames."""
+"""Branches and loops: programs that agree stay together, those that part go on by themselves."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -44,7 +44,9 @@ def run_blocks(blocks: Mapping[str, Body], frame: Frame) -> list[Held]:
                 chosen = _agreed(condition, end.successors)
                 if chosen is None:
                     condition = np.broadcast_to(condition, (current.count,))
-                    for successor, mine in zip(end.successors, (condition, ~condition), strict=True):
+                    for successor, mine in zip(
+                        end.successors, (condition, ~condition), strict=True
+                    ):
                         inside = np.flatnonzero(mine)
                         part = current.part(inside, range(len(current.values)))
                         _enter(blocks, successor, part)

@@ -154,7 +154,9 @@ def merged(count: int, parts: Sequence[tuple[Array, Held]]) -> Held:
             first.padding,
             first.root if all(one.root == first.root for _, one in held) else None,
         )
-    return _joined(count, [(places, plain(one)) for places, one in parts if not isinstance(one, BlockOf)])
+    return _joined(
+        count, [(places, plain(one)) for places, one in parts if not isinstance(one, BlockOf)]
+    )
 
 
 def _joined(count: int, parts: Sequence[tuple[Array, Array]]) -> Array:

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from kernbench.ttir.arithmetic import Array
 from kernbench.ttir.sums import Sum, Value, parts_of, plain
+
+_BITS: Final = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 @dataclass(eq=False)
@@ -41,7 +42,7 @@ class Allocation:
         return self.start + len(self.data)
 
     def view(self, dtype: np.dtype[Any]) -> Array:
-        """Returns the elements of a type from the first byte on, without what is left at the end."""
+        """Returns the elements of a type, without what is left at the end."""
         found = self._views.get(dtype)
         if found is None:
             whole = len(self.data) // dtype.itemsize * dtype.itemsize
@@ -202,7 +203,7 @@ class Memory:
             return None
         found, places, allocation = windows
         allocation.read = True
-        out: Array = found[places]
+        out: Array = found[places].view(dtype)
         if length < rows.length:
             whole = np.zeros((*out.shape[:-1], rows.length), dtype)
             if other is not None:
@@ -220,7 +221,7 @@ class Memory:
         found, places, allocation = windows
         shape = (*np.broadcast_shapes(places.shape, values.shape[:-1]), rows.length)
         allocation.written = True
-        found[np.broadcast_to(places, shape[:-1])] = values
+        found[np.broadcast_to(places, shape[:-1])] = np.ascontiguousarray(values).view(found.dtype)
         return True
 
     def _windows(
@@ -245,10 +246,12 @@ class Memory:
         offsets = rows.starts[..., 0] - allocation.start
         if size > 1 and (offsets % size).any():
             return None
-        data = allocation.view(dtype)
         base = max(0, -reach) // size
-        count = len(data) - abs(reach) // size
-        windows = as_strided(data[base:], (count, length), (size, step))
+        count = len(allocation.data) // size - abs(reach) // size
+        # As bits: numpy copies types that it does not know itself one element at a time.
+        windows: Array = np.ndarray(
+            (count, length), _BITS[size], allocation.data, base * size, (size, step)
+        )
         return windows, offsets // size - base, allocation
 
     def _at(self, address: int) -> Allocation | None:

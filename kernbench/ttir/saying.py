@@ -36,7 +36,9 @@ def _print(compiler: Compiler, operation: Operation) -> Step:
 
     def step(frame: Frame) -> None:
         arrays = [
-            np.broadcast_to(full(frame.values[each.number], each.type), (frame.count, *each.type.shape))
+            np.broadcast_to(
+                full(frame.values[each.number], each.type), (frame.count, *each.type.shape)
+            )
             for each in sources
         ]
         for place, program in enumerate(frame.programs):
