@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from kernbench.kernels.names import kernel_name
-from kernbench.kernels.prices import ADDED
+from kernbench.kernels.prices import of_added
 from kernbench.memory import DType
 from kernbench.operations.creation import new_zeros
 from kernbench.operations.fused import widened
@@ -94,7 +94,7 @@ def added(
         target.store(total)
 
     node = tape.begin(process, name, (grad,)) if grad.memory.tracked else None
-    run(process, kernel_name(operator), (grad, *operands), whole, effect, price=ADDED)
+    run(process, kernel_name(operator), (grad, *operands), whole, effect, price=of_added(operator))
     if node is not None:
         tape.finish(node, whole)
     return whole

@@ -164,6 +164,19 @@ class ChannelPlan:
         return sum(number for out, _, number in turns if out is not None) > queue.n_slots
 
     @cached_property
+    def alone(self) -> list[int] | None:
+        """By rank, the picoseconds it takes if all begin at once and nobody else is on its links.
+
+        None without a plan.
+        """
+        if self.plan is None:
+            return None
+        skews = (0,) * self.setting.world_size
+        if self.gathers:
+            return together(self, skews, False)[0]
+        return _replayed(self, skews, Cycles)[0]
+
+    @cached_property
     def gathers(self) -> bool:
         """Whether no rank is done before all have begun, so that all can be timed `together`."""
         return self.in_lanes or self.long_message

@@ -8,6 +8,7 @@ from typing import Final
 from kernbench.ccl.channel import Channel, ChannelPlan
 from kernbench.ccl.delivery import Delivery, Taker
 from kernbench.ccl.jams import Jam, least_slots
+from kernbench.ccl.joining import Joining
 from kernbench.ccl.layout import Layout
 from kernbench.ccl.model import CollectiveModel
 from kernbench.ccl.operations import Reduction
@@ -20,54 +21,6 @@ from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.op_log import Record
 from kernbench.sim_engine.shadow import compare
 from kernbench.tl.tile import Pointer
-
-
-class Joining:
-    """The work of one rank in a collective.
-
-    Args:
-        rank: Rank inside the group.
-        sources: Views of the blocks that the rank gives, in order.
-        targets: Views of the blocks that the rank takes, in order.
-
-    Attributes:
-        collective: The collective.
-        rank: Rank inside the group.
-        sources: Views of the blocks that the rank gives, in order.
-        targets: Views of the blocks that the rank takes, in order.
-        start: When the rank's stream came to the collective, in picoseconds.
-        attempt: Number of ends found so far; only the event of the last end has an effect.
-        done: Whether the rank's command is complete.
-    """
-
-    __slots__ = (
-        "attempt",
-        "collective",
-        "done",
-        "rank",
-        "sources",
-        "start",
-        "targets",
-    )
-
-    start: int
-
-    def __init__(
-        self, collective: "Collective", rank: int, sources: Sequence[View], targets: Sequence[View]
-    ) -> None:
-        self.collective = collective
-        self.rank = rank
-        self.sources = sources
-        self.targets = targets
-        self.attempt = 0
-        self.done = False
-
-    def begin(self, command: Command, start: int) -> None:
-        """See `Action`."""
-        # The local time of an aborted rank may be behind the loop.
-        now = command.host.loop.now
-        self.start = start if start > now else now
-        self.collective.arrive(self, command)
 
 
 class Collective:
@@ -84,6 +37,7 @@ class Collective:
         chosen: The algorithm and its queues.
         ranks: Number of ranks that take part.
         delivery: The bytes of the collective.
+        prepared: Everything known of it before its ranks arrive.
     """
 
     def __init__(
@@ -97,7 +51,7 @@ class Collective:
         self.chosen: Final = shape.chosen
         self.ranks: Final = len(shape.sips)
         self._engine = model.engine
-        self._prepared = prepared
+        self.prepared: Final = prepared
         self._reduction = reduction
         self._commands: dict[int, Command] = {}
         self._parts: dict[int, Joining] = {}
@@ -148,12 +102,12 @@ class Collective:
     @property
     def pes(self) -> Sequence[PeCosts]:
         """The PE of each rank."""
-        return self._prepared.channels[0].costs.pes
+        return self.prepared.channels[0].costs.pes
 
     @property
     def messages(self) -> int:
         """Estimated number of messages; callers decide by it whether a repetition is affordable."""
-        setting = self._prepared.channels[0].setting
+        setting = self.prepared.channels[0].setting
         return self.ranks * max(self.ranks, setting.messages) * setting.channels
 
     def again(self, engine: GraphEngine, n_slots: int) -> "Collective":
@@ -164,7 +118,7 @@ class Collective:
             n_slots: Slots of each queue.
         """
         chosen = replace(self.chosen, queue=replace(self.chosen.queue, n_slots=n_slots))
-        shape = replace(self._prepared.shape, chosen=chosen)
+        shape = replace(self.prepared.shape, chosen=chosen)
         model = CollectiveModel(engine)
         return Collective(model, model.prepare(shape), self._reduction)
 
@@ -187,7 +141,7 @@ class Collective:
         Returns:
             The ranks; None for all ranks, which holds for every operation without a root.
         """
-        shape, operation = self._prepared.shape, self._prepared.operation
+        shape, operation = self.prepared.shape, self.prepared.operation
         if not operation.rooted:
             return None
         taken = operation.taken(place, self.ranks, shape.root)
@@ -229,12 +183,12 @@ class Collective:
             UnsupportedError: If the algorithm has no plan, so that only a run in simulated time
                 finds what it computes.
         """
-        if not self._prepared.planned:
+        if not self.prepared.planned:
             raise UnsupportedError(
                 f"{self.chosen.name} computes its values in simulated time only",
                 hint="choose an algorithm with a plan for programs of PyTorch: kernbench list ccl",
             )
-        delivery = Delivery(self._prepared, self._reduction, parts, enabled=True, live=False)
+        delivery = Delivery(self.prepared, self._reduction, parts, enabled=True, live=False)
         for part in parts.values():
             delivery.deliver(part)
 
@@ -255,7 +209,8 @@ class Collective:
         if self._timed:
             begin = part.start
             if self._engine.timed:
-                begin += self._prepared.start_ups[rank]
+                # A start-up may be shorter than the device's notice.
+                begin = max(begin + self.prepared.start_ups[rank], self._engine.loop.now)
             for channel in self._channels:
                 channel.arrive(rank, begin)
         elif len(self._parts) == self.ranks:
@@ -281,6 +236,7 @@ class Collective:
         if part.done:
             return
         part.attempt += 1
+        part.end = None
         if len(self._channels) > 1:
             ends = self._ends.setdefault(rank, {})
             if end is None:
@@ -291,7 +247,7 @@ class Collective:
                 return
             end = max(ends.values())
         if end is not None:
-            self._end(part, end)
+            self._end(part, end + part.late)
 
     def all_timed(self, channel: int, first: int, ends: Sequence[int]) -> None:
         """See `Ranks`.
@@ -308,7 +264,7 @@ class Collective:
         now, finish = loop.now, self._finish
         for rank, part in self._parts.items():
             attempt = part.attempt = part.attempt + 1
-            end = first + ends[rank]
+            end = part.end = first + ends[rank] + part.late
             owner = owners[commands[rank].host.rank, 0]
             loop.at(end if end > now else now, owner, finish, part, end, attempt)
 
@@ -318,8 +274,19 @@ class Collective:
 
     # Completion
 
+    @property
+    def is_message(self) -> bool:
+        """Whether it is a message from rank to rank."""
+        return self.prepared.shape.operation == "send_recv"
+
+    def put_off(self, part: Joining, end: int) -> None:
+        """Lets a rank whose end was known complete at `end`, in picoseconds, instead."""
+        part.attempt += 1
+        self._end(part, end)
+
     def _end(self, part: Joining, end: int) -> None:
         """Lets a rank complete at `end`, unless a later end replaces this one."""
+        part.end = end
         loop = self._engine.loop
         time = end if end > loop.now else loop.now
         owner = self._engine.command_owner(self._commands[part.rank].host.rank)
@@ -340,6 +307,8 @@ class Collective:
                     self._log_spans(channel)
                 channel.free()
         command = self._commands[part.rank]
+        if part.guests is not None:
+            part.leave()
         self._engine.complete(command, part.start, end, partial(self.delivery.deliver, part))
         if not self._left:
             self._let_go()
@@ -348,6 +317,8 @@ class Collective:
         """Lets go of ranks and channels, which will not complete."""
         for channel in self._channels:
             channel.drop()
+        for part in self._parts.values():
+            part.leave()
         self._let_go()
 
     def _let_go(self) -> None:
@@ -357,7 +328,7 @@ class Collective:
         self._channels.clear()
 
     def _log_spans(self, channel: Channel) -> None:
-        log, itemsize = self._engine.op_log, self._prepared.shape.dtype.itemsize
+        log, itemsize = self._engine.op_log, self.prepared.shape.dtype.itemsize
         spans, shift = channel.spans()
         for span in spans:
             sender = self._commands[span.sender]

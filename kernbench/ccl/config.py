@@ -15,17 +15,30 @@ from typing import Annotated, Any, Final, Literal
 from kernbench.caches import cached
 from kernbench.ccl.operations import OPERATIONS
 from kernbench.ccl.plan import Algorithm
+from kernbench.ccl.profiles import (
+    Backpressure,
+    BufferKind,
+    CollectiveChannels,
+    Elements,
+    P2pChannels,
+    QueueProfile,
+    Slots,
+    SlotSize,
+    Small,
+    Tuning,
+    message_of,
+)
 from kernbench.config.load import Loaded, load_with_marks
 from kernbench.config.near import did_you_mean
 from kernbench.config.problems import ConfigError, Problem
-from kernbench.config.schema import Bare, Range
+from kernbench.config.schema import Range
 from kernbench.config.shipped import shipped
 from kernbench.errors import UsageError
 from kernbench.hw.pe import PeCosts
 from kernbench.hw.queue import PLAIN, Line, QueueSpec
 from kernbench.memory import Space
-from kernbench.topology.spec import Latency, SystemSpec
-from kernbench.units import Bandwidth, Bytes, format_bytes
+from kernbench.topology.spec import SystemSpec
+from kernbench.units import Bytes, format_bytes
 
 FILE_NAME: Final = "ccl.yaml"
 
@@ -36,94 +49,8 @@ _SLOT: Final = Bytes(4096)
 _VC_CHUNK: Final = Bytes(256)
 _CREDIT: Final = Bytes(16)
 
-BufferKind = Literal["tcm", "hbm", "sram"]
-Backpressure = Literal["sleep", "poll"]
-Slots = Annotated[int, Range(1, 1 << 16)]
-SlotSize = Annotated[Bytes, Range(8, 1 << 30), Bare()]
-Small = Annotated[Bytes, Range(1, 1 << 20), Bare()]
-Elements = Annotated[int, Range(1, 1 << 20)]
 Channels = Annotated[int, Range(1, 64)]
 LogicalTopology = Literal["ring_1d", "tree", "all_pairs", "hypercube", "line", "grid", "nodes"]
-
-
-@dataclass(frozen=True, slots=True)
-class LineProfile:
-    """The unit in which messages go over links.
-
-    Attributes:
-        size: Bytes of one line.
-        payload: Bytes of one line that are not flags.
-    """
-
-    size: Small
-    payload: Small
-
-
-@dataclass(frozen=True, slots=True)
-class P2pChannels:
-    """How much of a link a message between two ranks gets.
-
-    NCCL deals its channels out to the peers of a rank. A message gets twice as many channels as
-    long as the part of each would be larger than `part` (`calcP2pChannelCount` in src/enqueue.cc).
-
-    Attributes:
-        count: Channels of a rank, for all ranks of its group.
-        rate: Bytes a second that one channel moves.
-        part: Largest part of a message, in bytes, for one channel; a larger message gets more
-            channels.
-    """
-
-    count: Annotated[int, Range(1, 1 << 10)]
-    rate: Bandwidth
-    part: Bytes
-
-    def rate_of(self, nbytes: int, ranks: int) -> Bandwidth:
-        """Returns the rate of a message.
-
-        Args:
-            nbytes: Size of the message.
-            ranks: Ranks of the group in which the message is sent.
-        """
-        channels = max(1, self.count // ranks)
-        while nbytes > channels * self.part and 2 * channels <= self.count:
-            channels *= 2
-        return Bandwidth(channels * self.rate.per_second)
-
-
-@dataclass(frozen=True, slots=True)
-class QueueProfile:
-    """One entry of `queues`; a missing field comes from `defaults`, or stays absent.
-
-    Attributes:
-        buffer_kind: Memory of the receiver that holds the slots.
-        backpressure: How a sender waits for a credit.
-        n_slots: Messages that may be under way or unread between two ranks.
-        slot_size: Largest message, in bytes.
-        vc_chunk_size: Size of the chunks in which a message pipelines through the hops of its path,
-            in bytes.
-        ipcq_credit_size_bytes: Size of a credit on its way back.
-        launch: Start-up of a collective over such queues, in place of the machine's.
-        notice: Time from the last byte of a message until the receiver learns of it.
-        line: Unit in which messages go over links; lines of payload alone if absent.
-        own_share: Rate at which a rank passes over the share that it reduces or forwards itself, in
-            addition to its exchanges; no time if absent.
-        sent_share: Rate at which a rank passes over all that it sends to others, in addition to its
-            exchanges; no time if absent.
-        p2p: How much of a link a message between two ranks gets; all of it if absent.
-    """
-
-    buffer_kind: BufferKind | None = None
-    backpressure: Backpressure | None = None
-    n_slots: Slots | None = None
-    slot_size: SlotSize | None = None
-    vc_chunk_size: Small | None = None
-    ipcq_credit_size_bytes: Small | None = None
-    launch: Latency | None = None
-    notice: Latency | None = None
-    line: LineProfile | None = None
-    own_share: Bandwidth | None = None
-    sent_share: Bandwidth | None = None
-    p2p: P2pChannels | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +77,9 @@ class AlgorithmSpec:
         ipcq_credit_size_bytes: See `QueueProfile`.
         n_elem: Chunks begin at multiples of this many elements.
         auto: Whether `auto` may choose the algorithm; otherwise a user must name it.
+        tuning: The library's own estimate: inside a node, `auto` chooses by it among algorithms
+            that all have one.
+        inside: Name of the algorithm that takes the place of this one inside a node.
     """
 
     module: str
@@ -166,6 +96,8 @@ class AlgorithmSpec:
     ipcq_credit_size_bytes: Small | None = None
     n_elem: Elements | None = None
     auto: bool = True
+    tuning: Tuning | None = None
+    inside: str | None = None
 
 
 _QUEUE_FIELDS: Final = {entry.name for entry in fields(QueueProfile)} & {
@@ -232,6 +164,9 @@ class Chosen:
         topology: How the algorithm connects its ranks.
         auto: Whether `auto` found the algorithm to be the fastest.
         p2p: How much of a link a message between two ranks gets; None for all of it.
+        by_size: How much of a link a broadcast or a reduce gets; None for all of it.
+        tuning: The library's own estimate; None if there is none.
+        inside: Name of the algorithm that takes its place inside a node; None for none.
         rails: The most NICs of a node that are used between nodes, each with `channels` of its own.
         only_first: Whether only the first of these NICs is used, which is enough for small sizes.
         slots_at: Place in the file that gives `n_slots`; empty if the file does not.
@@ -246,20 +181,38 @@ class Chosen:
     topology: LogicalTopology = "ring_1d"
     auto: bool = False
     p2p: P2pChannels | None = None
+    by_size: CollectiveChannels | None = None
+    tuning: Tuning | None = None
+    inside: str | None = None
     rails: int = 1
     only_first: bool = False
     slots_at: str = field(default="", compare=False)
 
-    def for_message(self, nbytes: int, ranks: int) -> "Chosen":
-        """Returns the algorithm with the rate of a message between two ranks.
+    @property
+    def sized(self) -> bool:
+        """Whether its rate depends on the size, or its place is taken inside a node."""
+        return bool(self.p2p or self.by_size or self.inside)
+
+    def for_size(
+        self, operation: str, nbytes: int, ranks: int, *, one_way: bool = False
+    ) -> "Chosen":
+        """Returns the algorithm with the rate that a rank gets.
 
         Args:
-            nbytes: Size of the message.
-            ranks: Ranks of the group in which the message is sent.
+            operation: A key of `OPERATIONS`.
+            nbytes: Size of all blocks of the buffer together.
+            ranks: Ranks that take part; of a message, those of its group.
+            one_way: Whether a message has channels that only send, or only receive.
         """
-        if self.p2p is None:
+        if self.p2p is not None:
+            each = message_of(operation, nbytes, ranks)
+            messages = ranks - 1 if operation in {"all_to_all", "scatter"} else 1
+            one_way = one_way or operation in {"gather", "scatter"}
+            rate = self.p2p.rate_of(each, ranks, messages=max(1, messages), one_way=one_way)
+        elif self.by_size is not None and operation in {"broadcast", "reduce"}:
+            rate = self.by_size.rate_of(nbytes, ranks)
+        else:
             return self
-        rate = self.p2p.rate_of(nbytes, ranks)
         return replace(self, queue=replace(self.queue, rate=rate))
 
     def implements(self, operation: str) -> bool:
@@ -364,6 +317,10 @@ def _wrong_names(loaded: Loaded[CclFile]) -> Iterator[Problem]:
             profiles = ", ".join(file.queues)
             hint = did_you_mean(spec.queue, file.queues) or f"the file has {profiles or 'none'}"
             yield loaded.problem("F7", f"algorithms.{name}.queue", text, hint)
+        if spec.inside is not None and spec.inside not in known:
+            text = f"expected one of the algorithms of this file; got {spec.inside!r}"
+            hint = did_you_mean(spec.inside, known) or has
+            yield loaded.problem("F7", f"algorithms.{name}.inside", text, hint)
     for name, queue in file.queues.items():
         if queue.line is not None and queue.line.payload > queue.line.size:
             most, given = format_bytes(queue.line.size), format_bytes(queue.line.payload)
@@ -541,6 +498,9 @@ def choose(
         spec.channels,
         spec.topology,
         p2p=profile.p2p,
+        by_size=profile.by_size,
+        tuning=spec.tuning,
+        inside=spec.inside,
         rails=spec.rails,
         slots_at=_given_at(loaded, name, profile, "n_slots"),
     )
@@ -581,6 +541,7 @@ def _queue(file: CclFile, spec: AlgorithmSpec, profile: QueueProfile) -> QueueSp
         profile.launch,
         profile.own_share,
         profile.sent_share,
+        pes=profile.pes or 1,
     )
 
 

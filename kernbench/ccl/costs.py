@@ -141,6 +141,18 @@ class RankCosts:
         self.together: Final = self.each[0] if alike else StepCosts(pes, queue, dtype)
 
 
+def added_on(pes: Sequence[PeCosts], queue: QueueSpec) -> list[PeCosts]:
+    """Returns the PE of each rank, with the additions of all that work on a collective.
+
+    Args:
+        pes: PE of each rank; of those that are alike the same object, also in what is returned.
+        queue: How queues are built.
+    """
+    found = {id(pe): pe for pe in pes}
+    found = {key: pe.times(queue.pes) for key, pe in found.items()}
+    return [found[id(pe)] for pe in pes]
+
+
 def launches_of(queue: QueueSpec, system: SystemSpec, sips: Sequence[int]) -> list[int]:
     """Returns the start-up time of each rank of a collective, in picoseconds.
 

@@ -547,7 +547,7 @@ class Estimator:
         """Returns the slowest PE, the ways of all messages, and what the exchanges cost."""
         nbytes: Floats = (events.span * chunk).astype(np.float64)
         ways = self._find_ways(events, nbytes, queue, group)
-        slowest = self._slowest(frozenset(map(self._system.kind_of, group.sips)))
+        slowest = self._slowest(frozenset(map(self._system.kind_of, group.sips))).times(queue.pes)
         return slowest, ways, _find_costs(slowest, events, ways, nbytes, queue)
 
     def _find_ways(self, events: _Events, nbytes: Floats, queue: QueueSpec, group: _Group) -> _Ways:

@@ -17,7 +17,13 @@ class Choose(Protocol):
     """Returns the algorithm of an operation; see `Choices.choose`."""
 
     def __call__(
-        self, operation: str, nbytes: int, sips: tuple[int, ...], ranks: int | None = None
+        self,
+        operation: str,
+        nbytes: int,
+        sips: tuple[int, ...],
+        ranks: int | None = None,
+        *,
+        one_way: bool = False,
     ) -> Chosen:
         """See the class."""
         ...
@@ -77,7 +83,13 @@ class CollectiveModel:
         self.cycles: Final = Cycles(engine.network, shadow=engine.shadow)
 
     def choose(
-        self, operation: str, nbytes: int, sips: tuple[int, ...], ranks: int | None = None
+        self,
+        operation: str,
+        nbytes: int,
+        sips: tuple[int, ...],
+        ranks: int | None = None,
+        *,
+        one_way: bool = False,
     ) -> Chosen:
         """Returns the algorithm of an operation.
 
@@ -86,9 +98,10 @@ class CollectiveModel:
             nbytes: Size of its data, as nccl-tests counts it.
             sips: Device of each rank that takes part.
             ranks: Ranks of the group in which two ranks exchange a message, see `Choices.choose`.
+            one_way: Whether a message has channels that only send, or only receive.
 
         Raises:
             UsageError: If no algorithm implements the operation.
         """
         assert self._choose is not None, "made without a way to choose"
-        return self._choose(operation, nbytes, sips, ranks)
+        return self._choose(operation, nbytes, sips, ranks, one_way=one_way)

@@ -9,7 +9,7 @@ import numpy as np
 
 from kernbench.ccl.channel import ChannelPlan
 from kernbench.ccl.config import Chosen
-from kernbench.ccl.costs import RankCosts, launches_of, pass_over
+from kernbench.ccl.costs import RankCosts, added_on, launches_of, pass_over
 from kernbench.ccl.machine import Machine
 from kernbench.ccl.operations import OPERATIONS, Operation
 from kernbench.ccl.programs import most_messages, programs_of
@@ -85,7 +85,7 @@ class Prepared:
         self.operation: Final[Operation] = OPERATIONS[shape.operation]
         self._blocks: Final = self.operation.sizes(shape.sizes, n)
         self._offsets: Final = np.cumsum(self._blocks, axis=1) - self._blocks
-        pes = [machine.costs(sip) for sip in shape.sips]
+        pes = added_on([machine.costs(sip) for sip in shape.sips], chosen.queue)
         costs = RankCosts(pes, chosen.queue, shape.dtype)
         lead = min(launches_of(chosen.queue, machine.topology.machine.system, shape.sips))
         largest = int(self._blocks.max(initial=0))
@@ -126,6 +126,20 @@ class Prepared:
     def _path(self, shares: Mapping[Pair, Bandwidth], sender: int, receiver: int) -> Path:
         sips, share = self.shape.sips, shares.get((sender, receiver))
         return self._machine.path(sips[sender], sips[receiver], self.shape.chosen.queue, share)
+
+    @cached_property
+    def alone(self) -> list[int] | None:
+        """By rank, the picoseconds it takes if all begin at once and nobody else is on its links.
+
+        None without a plan.
+        """
+        channels = [channel.alone for channel in self.channels]
+        known = [times for times in channels if times is not None]
+        if len(known) < len(channels):
+            return None
+        return [
+            start_up + max(times) for start_up, *times in zip(self.start_ups, *known, strict=True)
+        ]
 
     @cached_property
     def start_ups(self) -> list[int]:

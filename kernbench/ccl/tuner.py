@@ -20,6 +20,7 @@ from kernbench.ccl.config import (
     shipped_ccl_file,
 )
 from kernbench.ccl.estimate import SlotLimit, estimator_of
+from kernbench.ccl.profiles import message_of
 from kernbench.ccl.rails import rails_of
 from kernbench.config.load import Loaded
 from kernbench.config.problems import ConfigError
@@ -45,8 +46,11 @@ _NO_ESTIMATE: Final = (KernbenchError, ArithmeticError, LookupError, TypeError, 
 """Errors of algorithms of the user's own, which may refuse a group, such as an odd one."""
 
 
-_Key = tuple[str, int, int, tuple[int, ...]]
-"""What a choice depends on beside file and machine: operation, bits of size, ranks, devices."""
+_Key = tuple[str, int, int, tuple[int, ...], bool]
+"""What a choice depends on beside file and machine.
+
+Operation, bits of size, ranks, devices, whether a message goes over channels with one way.
+"""
 
 _Kept = Table[Hashable, tuple[Loaded[CclFile], Chosen]]
 """Choices on a machine, each with its file: one object while the file has not changed.
@@ -59,6 +63,23 @@ Keys tell files apart by identity: an entry keeps its file alive, so no other on
 def _kept_of(_topology: Topology) -> _Kept:
     """Returns the choices on a machine; of equal machines, the same object."""
     return Table("ccl.choices")
+
+
+def _of_size(candidates: list[Chosen], nbytes: int) -> list[Chosen]:
+    """Returns the candidates whose queues are meant for messages of a size.
+
+    Args:
+        nbytes: Bytes that a rank sends to another one.
+    """
+    bounds = [None if one.p2p is None else one.p2p.up_to for one in candidates]
+    bounded = list(zip(candidates, bounds, strict=True))
+    small = [one for one, bound in bounded if bound is not None and nbytes <= bound]
+    return small or [one for one, bound in bounded if bound is None] or candidates
+
+
+def _own_estimate(chosen: Chosen, operation: str, nbytes: int, ranks: int) -> float:
+    assert chosen.tuning is not None
+    return chosen.tuning.time(operation, nbytes, ranks, tree=chosen.topology == "line")
 
 
 class Choices:
@@ -85,7 +106,13 @@ class Choices:
         self._kept: Final = _kept_of(topology)
 
     def choose(
-        self, operation: str, nbytes: int, sips: Sequence[int], ranks: int | None = None
+        self,
+        operation: str,
+        nbytes: int,
+        sips: Sequence[int],
+        ranks: int | None = None,
+        *,
+        one_way: bool = False,
     ) -> Chosen:
         """Returns the algorithm of an operation.
 
@@ -96,24 +123,32 @@ class Choices:
             sips: Device of each rank that takes part.
             ranks: Ranks of the group in which two ranks exchange a message; by default as many as
                 the machine has.
+            one_way: Whether a message has channels that only send, or only receive.
 
         Raises:
             UsageError: If the file, or an algorithm that it names, cannot be used.
         """
         message = operation == "send_recv"
         named = self._named.get(operation)
-        if named is not None and not message:
+        if named is not None and not (named.sized or message):
             return named
         group = (ranks or self._topology.world_size) if message else len(sips)
         # One choice serves all pairs that are alike: a machine has as many pairs as ranks, squared.
         members = self._estimator.like(tuple(sips)) if len(sips) == 2 else tuple(sips)
-        key = operation, max(nbytes - 1, 0).bit_length(), group, members
+        key = operation, max(nbytes - 1, 0).bit_length(), group, members, one_way
         chosen = self._chosen.get(key)
         if chosen is None:
             chosen = self._chosen[key] = self._look_up(key)
-            if not (chosen.auto or message):
+            if not (chosen.auto or message or self._is_sized(operation)):
                 self._named[operation] = chosen
         return chosen
+
+    def _is_sized(self, operation: str) -> bool:
+        """Returns whether what is named for an operation depends on sizes or groups."""
+        if operation not in self._named:
+            self._named[operation] = self._find_named(operation)
+        named = self._named[operation]
+        return named is not None and named.sized
 
     def _look_up(self, key: _Key) -> Chosen:
         """Returns the choice of an equal context, if there was one; else chooses."""
@@ -131,20 +166,37 @@ class Choices:
             self._kept.keep((file, programs_of(loaded, key[0])), (loaded, chosen))
         return chosen
 
-    def _choose(self, operation: str, bits: int, group: int, members: tuple[int, ...]) -> Chosen:
+    def _choose(
+        self, operation: str, bits: int, group: int, members: tuple[int, ...], one_way: bool
+    ) -> Chosen:
         if operation not in self._named:
             self._named[operation] = self._find_named(operation)
-        named, message = self._named[operation], operation == "send_recv"
-        if named is not None and not (message and named.p2p):
+        named = self._named[operation]
+        if named is not None and not named.sized:
             return named
         if operation not in self._candidates:
             self._candidates[operation] = self._find_candidates(operation)
-        candidates = self._candidates[operation] if named is None else [named]
+        every = self._candidates[operation] if named is None else [named]
+        candidates = [self._in_place_of(one, operation, members) for one in every]
         candidates = [each for one in candidates for each in self._by_rails(one, members)]
-        if message:
-            candidates = [one.for_message(1 << bits, group) for one in candidates]
+        candidates = _of_size(candidates, message_of(operation, 1 << bits, group))
+        candidates = [
+            one.for_size(operation, 1 << bits, group, one_way=one_way) for one in candidates
+        ]
         fastest = self._fastest(candidates, operation, 1 << bits, members)
         return replace(fastest, auto=named is None)
+
+    def _in_one_node(self, sips: Sequence[int]) -> bool:
+        return len(set(map(self._topology.node_of, sips))) == 1
+
+    def _in_place_of(self, chosen: Chosen, operation: str, sips: Sequence[int]) -> Chosen:
+        """Returns the algorithm that takes the place of another one in a group, if there is one."""
+        if chosen.inside is None or not self._in_one_node(sips):
+            return chosen
+        path, loaded = self._file
+        inner = choose(loaded, path, chosen.inside, self._system)
+        check_fits(inner, loaded, self._system)
+        return inner if inner.implements(operation) else chosen
 
     def slot_limit(
         self, operation: str, nbytes: int, sips: Sequence[int], ranks: int | None = None
@@ -273,6 +325,8 @@ class Choices:
         slower, it is one with the fewest channels, since each channel is simulated.
         """
         worthy = self._worthy(candidates, sips)
+        if all(one.tuning for one in worthy) and self._in_one_node(sips):
+            return min(worthy, key=lambda one: _own_estimate(one, operation, nbytes, len(sips)))
         times: list[tuple[float, Chosen]] = []
         for candidate in worthy if len(worthy) > 1 else ():
             try:
@@ -309,8 +363,7 @@ class Choices:
         messages would take too long.
         """
         if len(self._topology.grid(sips)) == 1:
-            nodes = {self._topology.node_of(sip) for sip in sips}
-            alike = ("grid", "nodes") if len(nodes) == 1 else ("grid",)
+            alike = ("grid", "nodes") if self._in_one_node(sips) else ("grid",)
             flat = [one for one in candidates if one.topology not in alike]
             candidates = flat or candidates
         if len(sips) <= _MANY:

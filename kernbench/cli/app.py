@@ -14,6 +14,7 @@ from kernbench.cli.option_table import outputs_of
 from kernbench.cli.output import Output
 from kernbench.cli.program_command import Command, check_alone, spec_of_options, with_options
 from kernbench.cli.testing import run_tests
+from kernbench.cli.validating import validate
 from kernbench.run_spec import RunSpec
 
 app = typer.Typer(
@@ -210,4 +211,5 @@ def show_machine_(
 
 
 app.command()(compare)
+app.command()(validate)
 app.command("test")(run_tests)

@@ -131,9 +131,9 @@ OUTPUTS: Final = (
         kind="file",
         metavar="FILE",
         help="Writes an HTML page that shows the run.",
-        more=", one file that opens from disk: results, bandwidth over size, where the time went, "
-        "utilisation and memory over time, the slowest commands with their lines, and if the run "
-        "fails, the report",
+        more=", one file that opens from disk: results, bandwidth over size, what bounds the run "
+        "and where its time went, utilisation and memory over time, the slowest commands with "
+        "their lines, and if the run fails, the report",
         commands=ONE,
     ),
     Option(
@@ -141,7 +141,7 @@ OUTPUTS: Final = (
         kind="whole",
         least=0,
         metavar="RECORDS",
-        help="Most records that a trace, a page or a breakdown takes, the first ones; 0: all.",
+        help="Most records that a trace, a page or a table of times takes, the first ones; 0: all.",
         commands=ONE,
         default=TRACE_LIMIT,
     ),
@@ -175,6 +175,13 @@ OUTPUTS: Final = (
         kind="flag",
         help="Prints where each rank's time went.",
         more=". Exposed host: the device is idle until the host issues the next command",
+        commands=ONE,
+    ),
+    Option(
+        flags=("--explain-time",),
+        kind="flag",
+        help="Prints what bounds the run, and the ten kernels that take most time.",
+        more=". See [what bounds a run](#what-bounds-a-run)",
         commands=ONE,
     ),
     Option(

@@ -17,13 +17,14 @@ class Output:
         trace_kineto: Folder for a file of each rank as PyTorch's profiler writes them; None for no
             files.
         report: File for a page that shows the run; None for no file.
-        trace_limit: Most records that the log keeps for traces, `report` and `breakdown`; 0 for any
-            number.
+        trace_limit: Most records that the log keeps for traces, `report`, `breakdown` and
+            `explain_time`; 0 for any number.
         flight_recorder: File for the last calls of each rank, if ranks fail; of a program of
             PyTorch, folder for the files of PyTorch's flight recorder, however ranks end; None for
             none.
         json: File for the results; None for no file.
         breakdown: Whether to print where each rank's time went.
+        explain_time: Whether to print what bounds the run, and the kernels that take most time.
         quiet: Whether to print errors and results files only.
         verbose: Whether to print which algorithm each operation is given.
     """
@@ -35,6 +36,7 @@ class Output:
     flight_recorder: Path | None = None
     json: Path | None = None
     breakdown: bool = False
+    explain_time: bool = False
     quiet: bool = False
     verbose: bool = False
 
@@ -42,7 +44,8 @@ class Output:
     def needs_records(self) -> bool:
         """Whether the log must keep every record."""
         files = (self.trace, self.trace_kineto, self.report)
-        return self.breakdown or any(file is not None for file in files)
+        printed = self.breakdown or self.explain_time
+        return printed or any(file is not None for file in files)
 
 
 SILENT = Output(quiet=True)

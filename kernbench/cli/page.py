@@ -7,6 +7,7 @@ from typing import Any
 from kernbench.cli.failures import report_of
 from kernbench.errors import UsageError
 from kernbench.runtime_api.context import RuntimeContext
+from kernbench.scripts.pytorch import timed_by_bytes
 
 
 def write_page(
@@ -36,6 +37,7 @@ def write_page(
             topology=engine.topology,
             dispatch_ps=engine.dispatch_ps,
             sips=dict(enumerate(ctx.devices)),
+            by_bytes=timed_by_bytes(ctx),
         )
     write_run_page(path, run)
 

@@ -26,6 +26,8 @@ from kernbench.ranks.spawn_errors import SpawnInterrupted
 from kernbench.report import (
     breakdown,
     check_writable,
+    explanation,
+    explanation_lines,
     make_folder,
     print_breakdown,
     replacing,
@@ -38,7 +40,7 @@ from kernbench.runtime_api.engines import load_machine
 from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.scripts import program
 from kernbench.scripts.failures import failure_of, repeated
-from kernbench.scripts.pytorch import made_up_lines, race_lines, run_lines
+from kernbench.scripts.pytorch import made_up_lines, race_lines, run_lines, timed_by_bytes
 from kernbench.scripts.running import Outcome, head_of, run_once
 from kernbench.sim_engine.op_log import OpLog
 from kernbench.units import format_time
@@ -246,6 +248,17 @@ def _attempt(spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | N
         from rich.console import Console  # rich takes longer to import than most of the package
 
         print_breakdown(rows, Console(width=None if sys.stdout.isatty() else 130))
+        _tell_partial(engine.op_log)
+    if output.explain_time and not engine.timed:
+        print("what bounds the run: N/A (fidelity functional)")
+    elif output.explain_time:
+        told = explanation(
+            engine.op_log,
+            engine.topology,
+            engine.dispatch_ps,
+            by_bytes=timed_by_bytes(outcome.context),
+        )
+        print("\n".join(explanation_lines(told)))
         _tell_partial(engine.op_log)
     return outcome.exit_code
 

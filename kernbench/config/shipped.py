@@ -13,7 +13,7 @@ def shipped(name: str) -> Path:
     place is tried first, because a `configs` in site-packages would belong to another project.
 
     Args:
-        name: `configs`, `benches`, `README.md` or `docs/errors.md`.
+        name: `configs`, `benches`, `validation`, `README.md` or `docs/errors.md`.
     """
     package = Path(__file__).resolve().parents[1]
     installed = package / "_installed" / name

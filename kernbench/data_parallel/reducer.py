@@ -8,7 +8,7 @@ from kernbench.autograd.leaves import is_leaf, register_done_hook
 from kernbench.caches import cached
 from kernbench.data_parallel.replicas import EVENLY, NAME, DataParallelError
 from kernbench.distributed.collectives import all_reduce_into
-from kernbench.distributed.issuing import handle, issue
+from kernbench.distributed.issuing import handle, issue, met
 from kernbench.distributed.reduce_ops import ReduceOp
 from kernbench.distributed.signatures import signature
 from kernbench.errors import call_site, site_fact
@@ -257,8 +257,8 @@ class Reducer:
         mine = counts.to(device, non_blocking=True)
         shape, reduction = mine.window.shape, ReduceOp.SUM
         what = signature("all_reduce", "all_reduce", dtypes.int32, (shape,), reduction)
-        command, meeting = issue(
-            process, group, what, (mine,), (mine,), async_op=True, mail=used, role=_CENSUS
+        command, meeting = met(
+            issue(process, group, what, (mine,), (mine,), async_op=True, mail=used, role=_CENSUS)
         )
         self._census = handle(process, command, (mine,)), mine, meeting
 

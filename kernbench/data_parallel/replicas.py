@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kernbench.distributed.issuing import issue
+from kernbench.distributed.issuing import issue, met
 from kernbench.distributed.signatures import object_signature, signature
 from kernbench.errors import KernbenchError, call_site, site_fact
 from kernbench.memory import DType, dtypes
@@ -154,8 +154,8 @@ def check_alike(
     counts = new_tensor(process, (group.size(),), dtypes.int64, device)
     what = object_signature(NAME, "all_gather", dtypes.int64, ((1,),) * group.size())
     on_host = counts.is_cpu  # there only an asynchronous call returns before all have called
-    command, meeting = issue(
-        process, group, what, (count,), (counts,), async_op=on_host, mail=mine, role=_ALIKE
+    command, meeting = met(
+        issue(process, group, what, (count,), (counts,), async_op=on_host, mail=mine, role=_ALIKE)
     )
     if len(meeting.mail) == group.size():
         # The rank that comes last compares; the others still wait, so it can raise in them too.

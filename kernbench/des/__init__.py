@@ -13,18 +13,22 @@ from kernbench.des.core import (
     turn,
 )
 from kernbench.des.fifo import Fifo
+from kernbench.des.holds import Beside, Guest, Holds
 from kernbench.des.interrupts import InterruptedContextError, cut_short
 from kernbench.des.stacks import stacks
 from kernbench.des.threads import ThreadCarrier, ThreadPool, is_outermost, raise_in
 
 __all__ = [
     "POOL",
+    "Beside",
     "Call",
     "Carriers",
     "DeadlockError",
     "Event",
     "EventLoop",
     "Fifo",
+    "Guest",
+    "Holds",
     "InterruptedContextError",
     "Killed",
     "Owner",

@@ -11,6 +11,7 @@ from kernbench.distributed.libraries import PARTIAL
 from kernbench.distributed.signatures import Signature, on_hosts
 from kernbench.distributed.works import Work
 from kernbench.errors import CallSite
+from kernbench.kernels.host_calls import Issue
 from kernbench.memory import HOST_SIP, View
 from kernbench.process.act import Block, Entered, Span, act
 from kernbench.process.process import Process
@@ -49,7 +50,7 @@ def issue(
     mail: Any = None,
     site: CallSite | None = None,
     role: Role | None = None,
-) -> tuple[Command, Exchange]:
+) -> tuple[Command, Exchange | None]:
     """Puts the calling rank's part of a collective in its stream.
 
     The host waits only for blocks on the host, unless `async_op` is set.
@@ -66,7 +67,8 @@ def issue(
         role: Why the collective runs, if the user did not call it directly.
 
     Returns:
-        The rank's command, and what the ranks share.
+        The rank's command, and what the ranks share; None while the call is only noted, to be made
+        later.
 
     Raises:
         AccessError: If a command on a block is under way that nobody has waited for.
@@ -92,7 +94,68 @@ def issue(
     site = site or process.call_site()
     if process.giving is not None:
         process.giving(what.name, stream, sources, targets)
-    rank = process.rank
+    posted = Posted(group, what, sources, targets, async_op, mail, site, role)
+    command, exchange = put(process, posted, stream, "hosted" if on_host else None)
+    if EVERYWHERE:
+        count(process, what.counted or what.kind, group.name, what.nbytes)
+    if on_host and not async_op:
+        wait_for(process, command)
+    return command, exchange
+
+
+def met(issued: tuple[Command, Exchange | None]) -> tuple[Command, Exchange]:
+    """Returns what `issue` has returned for a call with a value for other ranks.
+
+    Such a call is never only noted: a capture refuses it.
+    """
+    command, exchange = issued
+    assert exchange is not None, "the call was made"
+    return command, exchange
+
+
+class Posted(NamedTuple):
+    """A rank's part of a collective, as it is put in a stream.
+
+    Attributes:
+        group: Process group of the collective.
+        what: Signature of the call.
+        sources: Blocks that the rank gives, in order.
+        targets: Blocks that receive the rank's results, in order; may be the sources.
+        async_op: Whether the command goes to the communication stream of the group.
+        mail: Value that the other ranks find in the exchange.
+        site: Where the user called the collective.
+        role: Why the collective runs.
+    """
+
+    group: ProcessGroup
+    what: Signature
+    sources: Sequence[Block]
+    targets: Sequence[Block]
+    async_op: bool
+    mail: Any
+    site: CallSite | None
+    role: Role | None
+
+
+def put(
+    process: Process, posted: Posted, stream: Stream, how: Issue | None = None
+) -> tuple[Command, Exchange | None]:
+    """Puts a rank's part of a collective in a stream; does not wait.
+
+    Args:
+        posted: The call.
+        stream: Stream of the command.
+        how: What the host calls; None: a collective between devices.
+
+    Returns:
+        The rank's command, and what the ranks share; None while the call is only noted.
+
+    Raises:
+        AccessError: If a command on a block is under way that nobody has waited for.
+        CollectiveMismatchError: If the call of another rank differs (C2-C7, C11).
+    """
+    group, what, sources, targets, async_op, mail, site, role = posted
+    rank, on_host = process.rank, how == "hosted"
     entered: list[Exchange] = []
 
     def enter() -> Entered:
@@ -101,7 +164,9 @@ def issue(
         takes = gives if sources is targets else _views(targets, what)
         if process.host.tape is not None:  # the last call may move bytes of the host at once
             joined = Joined(group, what, gives, takes, async_op, mail, role)
-            process.host.tape.together(joined)
+            noted: Entered | None = process.host.tape.together(joined, posted)
+            if noted is not None:
+                return noted
         found = join(process, group, what, gives, takes, site, mail=mail, role=role)
         assert isinstance(found.part, Exchange)
         entered.append(found.part)
@@ -120,8 +185,10 @@ def issue(
         reads=() if sources is targets else sources if len(sources) < 2 else _joined(sources),
         writes=targets if len(targets) < 2 else _joined(targets),
         site=site,
-        issue="hosted" if on_host else None,
+        issue=how,
     )
+    if not entered:
+        return command, None
     (exchange,) = entered
     if not on_host:
         group.last[rank] = command
@@ -130,10 +197,6 @@ def issue(
         world.eager.note(process, command, exchange)
     if what.splits is not None and len(exchange.calls) == len(group.ranks):
         name_algorithm(exchange)
-    if EVERYWHERE:
-        count(process, what.counted or what.kind, group.name, what.nbytes)
-    if on_host and not async_op:
-        wait_for(process, command)
     return command, exchange
 
 

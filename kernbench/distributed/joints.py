@@ -20,8 +20,9 @@ from kernbench.sim_engine.command import Command
 from kernbench.units import format_bytes
 
 if TYPE_CHECKING:
-    from kernbench.ccl.collective import Collective, Joining
+    from kernbench.ccl.collective import Collective
     from kernbench.ccl.jams import Jam
+    from kernbench.ccl.joining import Joining
     from kernbench.ccl.prepared import Prepared
 
 

@@ -24,7 +24,7 @@ from kernbench.distributed.groups import (
     libraries_of,
     meets_on_host,
 )
-from kernbench.distributed.issuing import issue
+from kernbench.distributed.issuing import issue, met
 from kernbench.distributed.p2p import give, take
 from kernbench.distributed.posting import Post
 from kernbench.distributed.signatures import object_signature
@@ -394,7 +394,7 @@ class _Talk:
         """Issues an `all_gather` of bytes or sizes."""
         shapes = (source.window.shape,) * self.group.size()
         what = object_signature(self._name, "all_gather", source.dtype, shapes)
-        return issue(self.process, self.group, what, (source,), (target,), mail=mail)[1]
+        return met(issue(self.process, self.group, what, (source,), (target,), mail=mail))[1]
 
     def broadcast(self, tensor: Tensor, root: int, mail: Any = None) -> Exchange:
         """Issues a `broadcast` of bytes or sizes."""
@@ -403,7 +403,7 @@ class _Talk:
         what = object_signature(self._name, "broadcast", tensor.dtype, shapes, root, text)
         both = (tensor,)
         sources = both if self.place == root else ()
-        return issue(self.process, self.group, what, sources, both, mail=mail)[1]
+        return met(issue(self.process, self.group, what, sources, both, mail=mail))[1]
 
     def rooted(
         self,

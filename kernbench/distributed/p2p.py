@@ -279,6 +279,7 @@ def issue_batch(process: Process, name: str, messages: Sequence[Message]) -> Wor
         messages: At least one message.
     """
     copies = _pairs([post for post, peer in messages if peer == process.rank])
+    _note_both_ways([message for message in messages if message.peer not in {None, process.rank}])
     sip = process.device_index
     batch = process.side_stream("batches of messages", sip)
     follow(batch, process.current_stream(sip))
@@ -302,6 +303,21 @@ def issue_batch(process: Process, name: str, messages: Sequence[Message]) -> Wor
     hold = Hold(process.engine, None, 0, None)
     joined = act(process, name, "event", batch, hold, issue="joined")
     return handle(process, joined, ())
+
+
+def _note_both_ways(messages: Sequence[Message]) -> None:
+    """Notes which messages of a batch share NCCL's channels with one the other way.
+
+    In a round, NCCL sends so many ranks on and receives from as many ranks back, over the same
+    channels (`p2pSchedule` in src/init.cc).
+    """
+    rounds = {}
+    for post, peer in messages:
+        assert peer is not None
+        rounds[post] = post.shift(peer)
+    ways = set(rounds.values())
+    for post, (sends, on) in rounds.items():
+        post.both_ways = (not sends, on) in ways
 
 
 def _pairs(posts: list[Post]) -> dict[Post, Post]:

@@ -49,6 +49,12 @@ class Post:
         group: Process group; None for all ranks.
         tag: Number that both sides must name.
 
+    Attributes:
+        process: The calling rank.
+        group: Process group of the message.
+        hosted: Whether the tensor is on the host.
+        both_ways: Whether the library's channels of the message carry another one the other way.
+
     Raises:
         KernbenchError: If the tensor or the group cannot be used.
     """
@@ -61,6 +67,7 @@ class Post:
         self._way: Way = way
         self._tensor = tensor
         self._tag = tag
+        self.both_ways = False
         self._site = call_site()
         self.group: Final = find_group(self.process, group, name)
         check_tensor(self.process, name, tensor, home=self.process.device_index)
@@ -306,6 +313,7 @@ class Post:
         except TransferMismatchError as error:
             world.blame(error.ranks, error)
             raise
+        transfer.sides[process.rank].both_ways = self.both_ways
         if mail is not None:
             transfer.mail[process.rank] = mail
         if world.exited and not transfer.complete:
@@ -340,6 +348,16 @@ class Post:
         return self.peer(src, group_src, "src", oneself=oneself)
 
     # Messages of a rank to itself
+
+    def shift(self, peer: int) -> tuple[bool, int]:
+        """Returns whether it is a send, and how many ranks on the receiver is from the sender.
+
+        Args:
+            peer: Global rank of the other side.
+        """
+        group, sends = self.group, self._way == "send"
+        on = group.place(peer) - group.place(self.process.rank)
+        return sends, (on if sends else -on) % len(group.ranks)
 
     def fits(self, other: "Post") -> bool:
         """Returns whether this send and another receive of the same rank belong together."""

@@ -104,7 +104,7 @@ class Follower:
             stream.waits.extend(self._awaited(step.after))
         resource = None if step.engine is None else getattr(self._device, step.engine)
         if self._trails:
-            self._count_late(stream, step.spent, shared=resource is not None and resource.shared)
+            self._count_late(stream, step.spent, shared=resource is not None and resource.timely)
         plain = step.category == "compute" and not step.latency
         plain = plain and step.dispatch == process.dispatches["compute"]
         if plain and resource is self._device.compute and not process.engine.op_log.full:

@@ -11,13 +11,14 @@ from weakref import WeakKeyDictionary
 from kernbench.ccl.operations import OPERATIONS
 from kernbench.des import Event
 from kernbench.distributed.group_making import new_group
-from kernbench.distributed.issuing import Joined
+from kernbench.distributed.issuing import Joined, Posted
 from kernbench.distributed.signatures import Signature
 from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.following.steps import Called, Did, Issued, Made, Step, Took, Waited
 from kernbench.following.witnesses import WAY_OUT, Pair
 from kernbench.hw.device import Device
 from kernbench.memory import NotedAllocator, View
+from kernbench.process.act import Block
 from kernbench.process.process import Process
 from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.world import world_of
@@ -99,6 +100,9 @@ class Tape:
             self._note: Final = device.hbm.note
             device.hbm.note = self._took
 
+    later = False
+    """See `sim_engine.host.Tape`."""
+
     def _spent(self) -> int:
         clock = self._process.host.clock
         spent, self._clock = clock - self._clock, clock
@@ -137,7 +141,7 @@ class Tape:
         self._streams[stream] = len(self._streams)
         self._add(Made(self._spent(), call_site(), kind))
 
-    def together(self, joined: Joined) -> None:
+    def together(self, joined: Joined, _: Posted) -> None:
         """See `sim_engine.host.Tape`; keeps what tensors of the host have now."""
         if joined.what.hosted:
             gives = _copies(joined.gives)
@@ -145,13 +149,16 @@ class Tape:
             joined = joined._replace(gives=gives, takes=takes)
         self._joined = joined
 
-    def submit(self, command: Command) -> None:
+    def submit(
+        self, command: Command, reads: Sequence[Block] = (), writes: Sequence[Block] = ()
+    ) -> None:
         """See `sim_engine.host.Tape`.
 
         Raises:
             RanksDifferError: If another rank does something else.
             UnsupportedError: If the command depends on the rank.
         """
+        del reads, writes
         stream = command.stream
         joined, self._joined = self._joined, None
         after = tuple(self._number_of(event) for event in command.after)
@@ -178,7 +185,7 @@ class Tape:
                     command.category,
                     self._streams[stream],
                     self._engines[action.resource],
-                    action.duration,
+                    action.price,
                     action.latency,
                     after,
                     dispatch,
@@ -259,6 +266,11 @@ class Tape:
             self._clock = clock
         elif clock != self._began:
             raise self._refused("a wait for something that is no command of the rank")
+
+    def draws(self, again: Any, named: object) -> bool:
+        """See `sim_engine.host.Tape`."""
+        del again, named
+        return False
 
     def look(self) -> None:
         """See `sim_engine.host.Tape`.

@@ -88,8 +88,8 @@ def duration_ps(
     shape: Shape,
     patterns: Sequence[Bands],
     traffic_ps: int,
-) -> int:
-    """Returns the picoseconds of attention beside the launch of its kernel.
+) -> tuple[int, int]:
+    """Returns the picoseconds of attention beside the launch of its kernel, and its programs.
 
     A program takes one tile of queries (backward: of keys) of one head through all tiles of scores
     in which something is seen; a tile on a diagonal takes as long as a whole one. PEs take programs
@@ -131,13 +131,16 @@ def duration_ps(
     turned = direction == "backward"
     lengths = np.concatenate([_lengths(each, spec.tile, turned=turned) for each in patterns])
     whole = _makespan(lengths, repeats, pes, spec.program, tile_ps)
+    programs = len(lengths) * repeats
     if turned:
-        return spec.start + whole + traffic_ps
-    parts = pes // max(1, len(lengths) * repeats)
+        return spec.start + whole + traffic_ps, programs
+    parts = pes // max(1, programs)
     if parts > 1:
         longest = -(-int(lengths.max(initial=0)) // parts)
-        whole = min(whole, 2 * spec.program + longest * tile_ps + spec.start)
-    return spec.start + max(whole, traffic_ps)
+        cut = 2 * spec.program + longest * tile_ps + spec.start
+        if cut < whole:  # as many programs as PEs, or nearly
+            whole, programs = cut, pes
+    return spec.start + max(whole, traffic_ps), programs
 
 
 def _lengths(bands: Bands, tile: tuple[int, int], *, turned: bool) -> Array:

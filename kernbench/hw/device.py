@@ -69,6 +69,18 @@ class Device:
         for fifo in (self.compute, self.to_device, self.to_host):
             fifo.share(loop)
 
+    def go_beside(self, loop: EventLoop) -> None:
+        """Lets collectives go on beside kernels from now on.
+
+        If they slow each other, kernels reserve the engines in the order of simulated time.
+
+        Args:
+            loop: The loop that keeps the simulated time.
+        """
+        overlap = self.sip.overlap
+        if overlap is not None and (overlap.kernel or overlap.message or overlap.collective):
+            self.compute.keep_order(loop)
+
     def pcie_ps(self, nbytes: int) -> int:
         """Returns how long a copy keeps PCIe busy, in picoseconds, without its latency.
 

@@ -5,6 +5,7 @@ from typing import Final
 
 from kernbench.attention.bands import Bands
 from kernbench.caches import Table, cached
+from kernbench.des import Beside
 from kernbench.hw import attention
 from kernbench.hw.attention import Direction, Shape
 from kernbench.topology import Topology
@@ -96,9 +97,10 @@ class Library:
         if gemm.library is not None and machine_dtype in self.tiles:
             return min(self._choices(gemm.library, machine_dtype, (batch, m, n, k), nbytes))
         tile_time = gemm.rate[machine_dtype].duration_ps(2 * gemm.tile[0] * gemm.tile[1] * k)
-        return self._sip.launch + max(
-            self._waves(batch, m, n, gemm.tile) * tile_time, self._traffic(nbytes)
-        )
+        tiles = _tiles(1, (batch, m, n, k), gemm.tile)
+        waves = -(-tiles // self.num_pes)
+        whole = self._sip.launch + max(waves * tile_time, self._traffic(nbytes))
+        return self._held(whole, tiles)
 
     def _choices(
         self,
@@ -110,7 +112,7 @@ class Library:
         """Yields the picoseconds of each way in which the library could compute products.
 
         More of m, n, k or bytes makes no way faster, and none of them adds a way; so a larger
-        product is never faster.
+        product is never faster. A way with fewer tiles than PEs leaves PEs to others.
         """
         batch, m, n, k = sizes
         fixed = self._sip.launch + library.start
@@ -127,11 +129,9 @@ class Library:
             for a, b in kernels.tiles:
                 work = 2 * -(-k // parts) * (a * b + kernels.edge * (a + b))
                 tile_time = rate.duration_ps(work)
-                waves = min(
-                    self._waves(batch * parts, m, n, (a, b)),
-                    self._waves(batch * parts, m, n, (b, a)),
-                )
-                yield fixed + max(waves * tile_time, traffic) + adding
+                tiles = min(_tiles(parts, sizes, (a, b)), _tiles(parts, sizes, (b, a)))
+                waves = -(-tiles // self.num_pes)
+                yield self._held(fixed + max(waves * tile_time, traffic) + adding, tiles)
 
     def _tiled(
         self, machine_dtype: str, batch: int, m: int, n: int, k: int, kernel: KernelSpec
@@ -174,6 +174,32 @@ class Library:
                 ways.append(waves * tile_time + adding)
         return min(ways)
 
+    def tiles_ps(
+        self, machine_dtype: str, m: int, n: int, k: int, kernel: KernelSpec
+    ) -> tuple[int, int]:
+        """Returns the picoseconds of a product's tiles on all PEs together, and of one tile.
+
+        Tiles are those of `gemm.tile`, cut to half of their rows as long as that covers them all.
+
+        Args:
+            machine_dtype: Element type as the machine file names it, such as `bf16`.
+            m: Rows of the result.
+            n: Columns of the result.
+            k: Extent that is summed over.
+            kernel: The share of the engines' rate that it reaches, and the operations of one PE
+                beside each tile.
+        """
+        gemm = self._sip.pe.gemm
+        rows, columns = gemm.tile
+        if 2 * m <= rows:
+            rows //= 2
+        chosen = self.tiles.get(machine_dtype)
+        rate = gemm.rate[machine_dtype] if chosen is None else chosen.rate[machine_dtype]
+        beside = kernel.row * self.num_pes * PS_PER_S // self._math_per_s
+        tile = rate.duration_ps(2 * rows * columns * k) * 100 // kernel.share + beside
+        tiles = -(-m // rows) * -(-n // columns)
+        return tiles * tile // self.num_pes, tile
+
     def _attention(
         self,
         backend: str,
@@ -193,7 +219,7 @@ class Library:
             patterns: Which rows see which: bands of all batch elements, or of each.
             nbytes: Bytes of all operands and results.
         """
-        found = attention.duration_ps(
+        found, programs = attention.duration_ps(
             self._sip.pe,
             self.num_pes,
             backend,
@@ -203,15 +229,29 @@ class Library:
             patterns,
             self._traffic(nbytes),
         )
-        return self._sip.launch + found
+        return self._held(self._sip.launch + found, programs)
+
+    def _held(self, duration: int, programs: int) -> int:
+        """Returns the duration of a kernel; one with fewer programs than PEs leaves PEs to others.
+
+        Args:
+            duration: Picoseconds.
+            programs: How many.
+        """
+        return Beside(duration) if programs < self.num_pes else duration
 
     def _waves(self, batch: int, m: int, n: int, tile: tuple[int, int]) -> int:
         """Returns how often the PEs take one tile each until all tiles are computed."""
-        tiles = batch * -(-m // tile[0]) * -(-n // tile[1])
-        return -(-tiles // self.num_pes)
+        return -(-_tiles(1, (batch, m, n, 0), tile) // self.num_pes)
 
     def _traffic(self, nbytes: int) -> int:
         return -(-nbytes * PS_PER_S // self.hbm_bytes_per_s)
+
+
+def _tiles(parts: int, sizes: tuple[int, int, int, int], tile: tuple[int, int]) -> int:
+    """Returns the number of tiles of a batch of products, each of whose sums is cut into parts."""
+    batch, m, n, _ = sizes
+    return batch * parts * -(-m // tile[0]) * -(-n // tile[1])
 
 
 _PARTS: Final = (1, 2, 4, 8, 16, 32, 64)

@@ -5,13 +5,14 @@ live run, the replay of a plan and its vectorised form cannot drift apart (ADR 0
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 
 from kernbench.memory import Space
 from kernbench.topology.spec import CubeSpec, MemorySpec, PeSpec, SipSpec
+from kernbench.units import FlopRate
 
 Time = TypeVar("Time", int, np.ndarray[Any, np.dtype[np.int64]])
 """Picoseconds: an int, or an array over ranks."""
@@ -38,6 +39,16 @@ class PeCosts:
     def of(sip: SipSpec) -> "PeCosts":
         """Returns the durations of every PE of a SIP."""
         return PeCosts(sip.pe, sip.cube)
+
+    def times(self, pes: int) -> "PeCosts":
+        """Returns the durations of several such PEs that add together, as if they were one.
+
+        Args:
+            pes: Number of PEs.
+        """
+        if pes == 1:
+            return self
+        return replace(self, pe=replace(self.pe, math=FlopRate(pes * self.pe.math.per_second)))
 
     def memory(self, space: Space) -> MemorySpec:
         """Returns the memory behind an address space of the PE."""

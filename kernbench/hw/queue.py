@@ -60,6 +60,8 @@ class QueueSpec:
         sent_share: The same for all that a rank sends to others.
         rate: Highest rate of a message on the first link, flags included; None for the rate of the
             DMA engine.
+        pes: PEs of a device that work on a collective: its additions are so many times as fast as
+            those of one PE.
         slot_size_at: Place in a file that gives `slot_size`; empty if no file does.
     """
 
@@ -75,6 +77,7 @@ class QueueSpec:
     own_share: Bandwidth | None = None
     sent_share: Bandwidth | None = None
     rate: Bandwidth | None = None
+    pes: int = 1
     slot_size_at: str = field(default="", compare=False)
 
     def feed(self, dma: Bandwidth) -> Bandwidth:

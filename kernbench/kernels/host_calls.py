@@ -16,12 +16,14 @@ Issue = Literal[
     "batch",
     "batched",
     "joined",
+    "graph",
+    "replayed",
 ]
 """What the host calls to issue a command, which decides how long that takes.
 
 `recorded` is an operation that autograd may record, or of a backward pass; `hosted` a collective or
 message between hosts; `batch` the first message of a batch, `batched` a later one, `joined` what
-waits for all of them.
+waits for all of them; `graph` the launch of a CUDA graph, `replayed` a command of it.
 """
 
 _ALONE: Final = 100
@@ -67,6 +69,7 @@ def host_calls(host: HostSpec, *, beside: bool) -> HostCalls:
         time = getattr(own, name, None)
         if time is not None:
             issues[name] = time
+    issues["replayed"] = 0
     issues["compute"] = scaled(issues["compute"])
     issues["recorded"] = issues["compute"] + scaled(eager.autograd)
     if own.batch is not None:

@@ -1,6 +1,7 @@
 """Kernels that find elements by indices: look-ups, scatters, embeddings, sorts."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from kernbench.hw.library import Library
 from kernbench.kernels import pointwise
@@ -21,6 +22,34 @@ def gather_ps(library: Library, indices: Sequence[Operand], writes: Sequence[Ope
     return streamed_ps(library, library.kernel("gather"), nbytes, price.element * count)
 
 
+def kernel_of(name: str) -> str:
+    """Returns the kernel of the machine's file by which an operator writes to places.
+
+    Args:
+        name: Name of the operator, such as `scatter_add_`; those that do not add are `indexed`.
+    """
+    return next((kernel for kernel in _ADDING if name.startswith(kernel)), "indexed")
+
+
+_ADDING: Final = ("index_add", "scatter_add")
+
+
+def select_ps(library: Library, indices: Operand, out: Operand) -> int:
+    """Returns the picoseconds of a look-up of slices.
+
+    Rows of whole vectors of 16 bytes are read as an embedding reads them
+    (`vectorized_gather_kernel` in PyTorch's aten/src/ATen/native/cuda/IndexKernel.cu).
+
+    Args:
+        indices: Which slices.
+        out: What it writes.
+    """
+    row = bytes_of(out) // max(1, numel(indices))
+    if row % 16 == 0:
+        return embedding_ps(library, indices, out)
+    return gather_ps(library, [indices], [out])
+
+
 def scatter_ps(
     library: Library,
     target: Operand,
@@ -28,6 +57,7 @@ def scatter_ps(
     copied: Sequence[Operand] = (),
     *,
     count: int | None = None,
+    kernel: str = "indexed",
 ) -> int:
     """Returns the picoseconds of writing elements of a source to places of a target.
 
@@ -39,13 +69,14 @@ def scatter_ps(
         moved: Indices and source.
         copied: The target and the result, if these are two; else empty.
         count: How many elements are written; by default as many as the longest of `moved` has.
+        kernel: What it does for each of them, from `kernel_of`.
     """
     gather = library.kernel("gather")
     if count is None:
         count = max(map(numel, moved), default=0)
     nbytes = 2 * count * target.dtype.itemsize + total_bytes(moved)
     copy = streamed_ps(library, gather, total_bytes(copied)) if copied else 0
-    operations = library.kernel("indexed").element * count
+    operations = library.kernel(kernel).element * count
     return copy + streamed_ps(library, gather, nbytes, operations)
 
 

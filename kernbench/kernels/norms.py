@@ -5,7 +5,7 @@ from math import prod
 
 from kernbench.hw.library import Library
 from kernbench.kernels.operands import Operand, bytes_of, is_channels_last, numel
-from kernbench.kernels.traffic import alone_ps, streamed_ps
+from kernbench.kernels.traffic import alone_ps, by_rows, streamed_ps
 from kernbench.memory import dtypes
 
 
@@ -99,8 +99,9 @@ def layer_norm_ps(library: Library, reads: Sequence[Operand], given: Operand, co
         columns: Elements that are normalised together.
     """
     price = library.kernel("layer_norm")
-    work = price.row * (numel(given) // max(1, columns))
-    streamed = streamed_ps(library, price, sum(map(bytes_of, reads)))
+    rows = numel(given) // max(1, columns)
+    work = price.row * rows
+    streamed = streamed_ps(library, price, by_rows(price, sum(map(bytes_of, reads)), rows))
     return streamed + library.elementwise(0, work) - library.elementwise(0, 0)
 
 
@@ -119,7 +120,7 @@ def layer_norm_backward_ps(
         weights: Whether gradients of weight and bias are wanted.
     """
     price, rows = library.kernel("layer_norm_backward"), numel(given) // max(1, columns)
-    found = streamed_ps(library, price, sum(map(bytes_of, moved)))
+    found = streamed_ps(library, price, by_rows(price, sum(map(bytes_of, moved)), rows))
     found += library.elementwise(0, price.row * rows) - library.elementwise(0, 0)
     if not weights:
         return found

@@ -46,13 +46,32 @@ def of_sum(axes: Sequence[int]) -> Price:
     return Price(_sum, tuple(axes))
 
 
-def of_scatter(shape: Sequence[int]) -> Price:
+def of_scatter(name: str, shape: Sequence[int]) -> Price:
     """Returns the price of writing elements of a tensor in place.
 
     Args:
+        name: Name of the operator, such as `scatter_add_`.
         shape: Shape of what is written.
     """
-    return Price(_scatter, prod(shape))
+    return Price(_scatter, (indexing.kernel_of(name), prod(shape)))
+
+
+def of_added(name: str) -> Price:
+    """Returns the price of adding a gradient to places of zeros.
+
+    Args:
+        name: Name of the operator that adds, such as `index_add`.
+    """
+    return Price(_added, indexing.kernel_of(name))
+
+
+def of_look_up(name: str) -> Price:
+    """Returns the price of reading elements whose places other operands give.
+
+    Args:
+        name: Name of the operator, such as `index_select`.
+    """
+    return Price(_select if name == "index_select" else _gather)
 
 
 def _pointwise(library: Library, reads: Operands, writes: Operands, kernel: str) -> int:
@@ -141,12 +160,17 @@ def _embedding_backward(library: Library, reads: Operands, writes: Operands, _: 
     return indexing.embedding_backward_ps(library, reads[0], reads[1], writes[0])
 
 
-def _scatter(library: Library, reads: Operands, writes: Operands, count: int) -> int:
-    return indexing.scatter_ps(library, writes[0], reads, count=count)
+def _select(library: Library, reads: Operands, writes: Operands, _: None) -> int:
+    return indexing.select_ps(library, reads[1], writes[0])
 
 
-def _added(library: Library, reads: Operands, writes: Operands, _: None) -> int:
-    return indexing.scatter_ps(library, writes[0], reads)
+def _scatter(library: Library, reads: Operands, writes: Operands, what: tuple[str, int]) -> int:
+    kernel, count = what
+    return indexing.scatter_ps(library, writes[0], reads, count=count, kernel=kernel)
+
+
+def _added(library: Library, reads: Operands, writes: Operands, kernel: str) -> int:
+    return indexing.scatter_ps(library, writes[0], reads, kernel=kernel)
 
 
 def _nll(library: Library, reads: Operands, writes: Operands, _: None) -> int:
@@ -157,12 +181,6 @@ def _nll(library: Library, reads: Operands, writes: Operands, _: None) -> int:
 def _nll_backward(library: Library, reads: Operands, writes: Operands, _: None) -> int:
     return indexing.nll_backward_ps(library, reads[-1], writes[0])
 
-
-ADDED: Final = Price(_added)
-"""Price of adding the first operand to elements of the result, by indices that the others are."""
-
-GATHER: Final = Price(_gather)
-"""Price of elements that are looked up in the first operand, by indices that the others are."""
 
 _POINTWISE: Final = Price(_pointwise, "pointwise")
 
@@ -218,7 +236,7 @@ PRICES: Final[dict[str, Price]] = {
     "native_batch_norm_backward": Price(_batch_norm_backward),
     **dict.fromkeys(("sort", "argsort"), Price(_sort)),
     "topk": Price(_top),
-    "index": GATHER,
+    "index": Price(_gather),
     "embedding": Price(_embedding),
     "embedding_dense_backward": Price(_embedding_backward),
     **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), Price(_nll)),

@@ -5,7 +5,7 @@ from math import prod
 
 from kernbench.hw.library import Library
 from kernbench.kernels.operands import Operand, bytes_of, numel, total_bytes
-from kernbench.kernels.traffic import streamed_ps
+from kernbench.kernels.traffic import by_rows, streamed_ps
 
 
 def duration_ps(
@@ -23,12 +23,13 @@ def duration_ps(
     """
     price = library.kernel(kernel)
     operations = 1
-    if price.row:
-        shape = reads[0].shape
-        columns = max(1, shape[-1] if shape else 1)
-        if columns > price.beyond:
-            operations = price.row * (prod(shape) // columns)
+    shape = reads[0].shape
+    columns = max(1, shape[-1] if shape else 1)
+    rows = prod(shape) // columns
     nbytes = total_bytes(reads) + total_bytes(writes)
+    if columns > price.beyond:
+        operations = max(1, price.row * rows)
+        nbytes = by_rows(price, nbytes, rows)
     return streamed_ps(library, price, nbytes, operations)
 
 
@@ -54,6 +55,8 @@ def sum_ps(library: Library, given: Operand, axes: Sequence[int], writes: Sequen
     if not along_rows and writes:
         summed = count // max(1, numel(writes[0]))
         operations = max(operations, price.row * min(summed, price.beyond))
+    elif along_rows and axes:
+        nbytes = by_rows(price, nbytes, count // max(1, given.shape[-1]))
     return streamed_ps(library, price, nbytes, operations, launches=launches)
 
 

@@ -25,6 +25,19 @@ def streamed_ps(
     return duration + more * library.elementwise(0, 0) if more > 0 else duration
 
 
+def by_rows(kernel: KernelSpec, nbytes: int, rows: int) -> int:
+    """Returns the bytes of which as many rows as very many take as long as these rows.
+
+    A block that has a row for itself waits for the row's bytes, and few blocks do not fill the
+    memory's queue: `few` of `KernelSpec`.
+
+    Args:
+        kernel: What the machine's file says of the kernel.
+        nbytes: Bytes read and bytes written.
+    """
+    return nbytes + nbytes * kernel.few // max(1, rows)
+
+
 def alone_ps(library: Library, kernel: KernelSpec, nbytes: int, elements: int, columns: int) -> int:
     """Returns the picoseconds of kernels in which one block reads all of a row, or of a channel.
 

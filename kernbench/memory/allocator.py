@@ -42,6 +42,7 @@ class Allocation:
         label: What the block holds; converted to text only for a report.
         site: Where the user asked for the block.
         aside: Whether the block counts as free, and keeps its place while nobody else needs it.
+        kept: Whether it does so whoever needs it: nobody uses it, and nobody gets it.
         freed: Whether the block was given back.
         freed_at: Where the block was given back.
     """
@@ -56,6 +57,7 @@ class Allocation:
     freed: bool = False
     freed_at: CallSite | None = None
     aside: bool = False
+    kept: bool = False
 
     @property
     def address(self) -> Address:
@@ -266,9 +268,31 @@ class Allocator:
             self.peak = allocated
         return True
 
+    def withhold(self, nbytes: int, label: object, site: CallSite | None) -> Allocation:
+        """Returns a block that counts as free, and that nobody gets until it is given back.
+
+        Args:
+            nbytes: Size in bytes.
+            label: What it is kept for.
+            site: Where the user asked for it.
+
+        Raises:
+            OutOfMemoryError: If no hole is large enough.
+        """
+        peak = self.peak
+        block = self.allocate(nbytes, label, site)
+        self.set_aside(block)
+        block.kept, self.peak = True, peak
+        return block
+
+    @property
+    def withheld(self) -> int:
+        """Bytes that `withhold` keeps from others."""
+        return sum(block.reserved for block in list(self._live.values()) if block.kept)
+
     def _free_aside(self) -> bool:
         """Frees the blocks that were set aside; returns whether there were any."""
-        aside = [block for block in list(self._live.values()) if block.aside]
+        aside = [block for block in list(self._live.values()) if block.aside and not block.kept]
         for block in aside:
             self._release(block, None)
         return bool(aside)
@@ -305,7 +329,8 @@ class Allocator:
 
     def _out_of_memory(self, nbytes: int, label: object, site: CallSite | None) -> OutOfMemoryError:
         assert self.capacity is not None
-        free = self.capacity - self.allocated
+        withheld = self.withheld
+        free = self.capacity - self.allocated - withheld
         used = [some for some in _by_line(self.live()) if _bytes(some) * 1000 >= self.allocated]
         facts = [
             site_fact(site),
@@ -313,6 +338,8 @@ class Allocator:
             f"free {_unrounded(free)} of {format_bytes(self.capacity)}, "
             f"largest free block {format_bytes(self.largest_hole)}",
         ]
+        if withheld:
+            facts.append(f"{format_bytes(withheld)} more are kept by memory pools of CUDA graphs")
         if used:
             facts.append("in use, by line:")
         facts += [f"  {_told(blocks)}" for blocks in used[:_MOST_LINES]]

@@ -169,7 +169,8 @@ class Event:
         """Records when all commands issued to a stream so far are done; the host does not wait."""
         process = current_process()
         line = process.current_stream(process.device_index) if stream is None else stream._line
-        work = Hold(process.engine, None, 0, None)
+        takes = process.engine.devices[line.sip].sip.event if self._timing else 0
+        work = Hold(process.engine, None, takes, None)
         self._command = act(process, "event", "event", line, work)
         self._seen = {**line.seen, line: self._command.number}
 
@@ -198,6 +199,8 @@ class Event:
         process = current_process()
         host = process.host
         host.poll(process.engine.dispatch_ps, self._command.done)
+        if self._command.done.error is not None:
+            raise self._command.done.error
         time = self._command.done.time
         if time is None or time > host.clock:
             return False
@@ -219,6 +222,8 @@ class Event:
                     "both events must be made with enable_timing=True", [site_fact(call_site())]
                 )
             command = event._command
+            if command is not None and command.done.error is not None:
+                raise command.done.error
             time = None if command is None else command.done.time
             if time is None or time > clock:
                 raise KernbenchError(
@@ -317,8 +322,10 @@ def memory_allocated(device: DeviceLike | None = None) -> int:
 
 
 def memory_reserved(device: DeviceLike | None = None) -> int:
-    """Returns the same as `memory_allocated`, since nothing is cached."""
-    return memory_allocated(device)
+    """Returns the bytes of HBM that are in use, or kept by memory pools of CUDA graphs."""
+    process = current_process()
+    hbm = process.engine.devices[_sip(process, device)].hbm
+    return hbm.allocated + hbm.withheld
 
 
 def max_memory_allocated(device: DeviceLike | None = None) -> int:
@@ -343,7 +350,7 @@ def mem_get_info(device: DeviceLike | None = None) -> tuple[int, int]:
     process = current_process()
     hbm = process.engine.devices[_sip(process, device)].hbm
     assert hbm.capacity is not None
-    return hbm.capacity - hbm.allocated, hbm.capacity
+    return hbm.capacity - hbm.allocated - hbm.withheld, hbm.capacity
 
 
 @dataclass(frozen=True, slots=True)

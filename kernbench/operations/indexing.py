@@ -434,6 +434,6 @@ def scattered(seen: Tensor, advanced: Advanced, value: Any) -> None:
     if seen.memory.tracked or (isinstance(value, Tensor) and value.memory.tracked):
         operands = (seen, value)
         node = tape.begin(process, "aten::index_put", operands, {"advanced": advanced}, seen)
-    run(process, "aten::index_put_", inputs, seen, effect, price=of_scatter(shape))
+    run(process, "aten::index_put_", inputs, seen, effect, price=of_scatter("index_put_", shape))
     if node is not None:
         tape.finish(node, seen)

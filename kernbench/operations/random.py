@@ -20,6 +20,7 @@ from kernbench.tensors import tape
 from kernbench.tensors.errors import TensorError
 from kernbench.tensors.generators import (
     DEFAULT_GENERATOR,
+    Drawn,
     Generator,
     default_generators,
     generator_on,
@@ -83,14 +84,14 @@ def _fill(
     process: Process, name: str, out: Tensor, generator: Generator | None, draw: Draw
 ) -> None:
     source = generator_on(process, out.device, generator)
-    values = draw(source.numbers) if process.engine.enable_data else None
+    drawn = Drawn(process, out.device, source, generator, draw)
     target = out.window
     node = None
     if out.memory.tracked:
         node = tape.begin(process, "random", (out,), out=out)
 
     def effect() -> None:
-        assert values is not None
+        values = drawn.take()
         if target.buffer.data is None:
             target.adopt(values)
         else:
@@ -115,15 +116,25 @@ def drawn_mask(
     """
     process = current_process()
     mask = new_tensor(process, shape, dtypes.bool_, device)
-    numbers = generator_on(process, device, None).numbers
-    kept = numbers.random(shape, np.float32) < chance if process.engine.enable_data else None
+    source = generator_on(process, device, None)
+    drawn = Drawn(
+        process, device, source, None, lambda numbers: numbers.random(shape, np.float32) < chance
+    )
     target = mask.window
 
     def write() -> None:
-        assert kept is not None
-        target.adopt(kept)
+        target.adopt(drawn.take())
 
     return mask, write
+
+
+def _refuse_captured(process: Process) -> None:
+    if process.host.tape is not None and process.host.tape.later:
+        raise UnsupportedError(
+            "attention with dropout inside of a CUDA graph is not simulated",
+            [site_fact(call_site())],
+            hint="drop the output of the attention instead",
+        )
 
 
 def drawn_seed(device: Device) -> int:
@@ -135,6 +146,7 @@ def drawn_seed(device: Device) -> int:
     process = current_process()
     if not process.engine.enable_data:
         return 0
+    _refuse_captured(process)
     return int(generator_on(process, device, None).numbers.integers(1 << 63))
 
 
@@ -297,11 +309,11 @@ def bernoulli(
     out = new_tensor(process, shape, dtype, device)
     source = generator_on(process, device, generator)
     draw = _uniform(shape, dtypes.float64)
-    drawn = draw(source.numbers) if process.engine.enable_data else None
+    numbers = Drawn(process, device, source, generator, draw)
     given, target = input.window, out.window
 
     def effect() -> None:
-        assert drawn is not None
+        drawn = numbers.take()
         chances = given.read().astype(np.float64) if p is None else p
         target.adopt(np.less(drawn, chances).astype(np.float32))
 

@@ -9,7 +9,7 @@ from kernbench.memory import Array, dtypes
 from kernbench.operations.views import whole
 from kernbench.process.process import current_process
 from kernbench.tensors.errors import TensorError
-from kernbench.tensors.generators import Generator, generator_on
+from kernbench.tensors.generators import Drawn, Generator, generator_on
 from kernbench.tensors.new import new_tensor
 from kernbench.tensors.running import run
 from kernbench.tensors.tensor import Tensor
@@ -56,12 +56,16 @@ def multinomial(
     shape = (*rows, num_samples)
     out = new_tensor(process, shape, dtypes.int64, input.device)
     target = out.window
-    draws = None
-    if process.engine.enable_data:
-        draws = _draws(source.numbers, window.shape, num_samples, replacement)
+    drawn = Drawn(
+        process,
+        input.device,
+        source,
+        generator,
+        lambda numbers: _draws(numbers, window.shape, num_samples, replacement),
+    )
 
     def effect() -> None:
-        assert draws is not None
+        draws = drawn.take()
         weights = window.read().astype(np.float64)
         target.adopt(_picked(weights, draws, num_samples, replacement))
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from kernbench.errors import KernbenchError, OperandError, OptionError, call_site, site_fact
-from kernbench.kernels.prices import GATHER, of_bytes, of_scatter
+from kernbench.kernels.prices import of_bytes, of_look_up, of_scatter
 from kernbench.memory import Array, DType, View, dtypes
 from kernbench.operations import views
 from kernbench.operations.copies import clone
@@ -217,7 +217,7 @@ def moved(
         [input, *others],
         out,
         lambda: target.adopt(function(source.read())),
-        price=GATHER if others else of_bytes(2 * target.nbytes),
+        price=of_look_up(name) if others else of_bytes(2 * target.nbytes),
     )
     if node is not None:
         tape.finish(node, out)
@@ -631,7 +631,7 @@ def _scattered(
     if self.memory.tracked or (isinstance(src, Tensor) and src.memory.tracked):
         options = {"dim": place, "chosen": index}
         node = tape.begin(process, name.removesuffix("_"), (self, src), options, self)
-    run(process, f"aten::{name}", tensors, self, effect, price=of_scatter(chosen.shape))
+    run(process, f"aten::{name}", tensors, self, effect, price=of_scatter(name, chosen.shape))
     if node is not None:
         tape.finish(node, self)
     return self

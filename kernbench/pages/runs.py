@@ -1,6 +1,6 @@
 """The page of one run."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -9,6 +9,7 @@ from kernbench.errors import KernbenchError
 from kernbench.pages.bins import Bins
 from kernbench.pages.breakdowns import range_charts, rank_charts
 from kernbench.pages.commands import command_table
+from kernbench.pages.explanations import bound_parts
 from kernbench.pages.html import write_page
 from kernbench.pages.page import Code, Facts, Fold, Note, Page, Part, Section
 from kernbench.pages.results import (
@@ -19,7 +20,7 @@ from kernbench.pages.results import (
     without_folders,
 )
 from kernbench.pages.usage import Ranks, engine_charts, link_charts, memory_charts, span_of
-from kernbench.report import breakdown
+from kernbench.report import breakdown, explanation
 from kernbench.report.records import full_records
 from kernbench.run_spec import RunSpec
 from kernbench.sim_engine.op_log import OpLog
@@ -31,7 +32,7 @@ LONGEST_TEXT: Final = 60_000
 
 NOT_MODELLED: Final = (
     "Times are simulated, not measured. What is not modelled is listed in docs/limits.md of "
-    "kernbench, and how near the rest is to a real host in docs/accuracy.md."
+    "kernbench, and how near the rest is to a real host in docs/fidelity.md."
 )
 
 
@@ -48,6 +49,7 @@ class Run:
         dispatch_ps: Host time in picoseconds that issuing a command took, of records that do not
             say themselves.
         sips: SIP of each rank whose number differs from that of its SIP.
+        by_bytes: Names of operations that were timed by their bytes alone.
     """
 
     document: Mapping[str, Any]
@@ -56,6 +58,7 @@ class Run:
     topology: Topology | None = None
     dispatch_ps: int = 0
     sips: Mapping[int, int] = field(default_factory=dict)
+    by_bytes: Collection[str] = ()
 
 
 def write_run_page(path: str | Path, run: Run) -> None:
@@ -95,7 +98,7 @@ def of_run(run: Run) -> Page:
             sections.append(Section("Simulated time", [Note(_NO_TIME)]))
         else:
             sections += _log_sections(
-                run.op_log, run.topology, Ranks(run.topology, run.dispatch_ps, run.sips)
+                run.op_log, Ranks(run.topology, run.dispatch_ps, run.sips), run.by_bytes
             )
     sections.append(Section("Specification", spec_parts(spec)))
     sections.append(Section("What is not modelled", [Note(NOT_MODELLED)]))
@@ -118,7 +121,8 @@ def _log_facts(op_log: OpLog, timed: bool) -> list[str]:
     return facts
 
 
-def _log_sections(op_log: OpLog, topology: Topology, ranks: Ranks) -> list[Section]:
+def _log_sections(op_log: OpLog, ranks: Ranks, by_bytes: Collection[str]) -> list[Section]:
+    topology = ranks.topology
     records = full_records(op_log, "a page")
     start, end = span_of(records, ranks.dispatch_ps)
     if start >= end:
@@ -139,8 +143,10 @@ def _log_sections(op_log: OpLog, topology: Topology, ranks: Ranks) -> list[Secti
         memory.append(
             Note(f"The first {op_log.limit} changes were kept; --trace-limit sets the limit.")
         )
+    told = explanation(op_log, topology, ranks.dispatch_ps, by_bytes=by_bytes)
     return [
-        Section("Where the time went", [*partial, *rank_charts(rows)]),
+        Section("What bounds the run", [*partial, *bound_parts(told)]),
+        Section("Where the time went", rank_charts(rows)),
         Section("By range of the program", range_charts(op_log, ranks.dispatch_ps)),
         Section("Slowest commands", _commands(command_table(records))),
         Section("Utilisation of devices over time", engine_charts(records, ranks, bins)),

@@ -113,7 +113,7 @@ class Guard:
             of `writes`.
     """
 
-    __slots__ = ("buffer", "owner", "reads", "version", "writes")
+    __slots__ = ("__weakref__", "buffer", "owner", "reads", "version", "writes")
 
     def __init__(self, buffer: Buffer, owner: Process) -> None:
         self.buffer = buffer

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from kernbench.des import Event, Fifo
+from kernbench.des import Beside, Event, Fifo
 from kernbench.errors import CallSite, KernbenchError, site_fact
 from kernbench.kernels.host_calls import Issue
 from kernbench.memory import HOST_SIP, UninitialisedReadError, View
@@ -150,7 +150,7 @@ def act(
     if host.tape is None:
         process.engine.submit(command)
     else:
-        host.tape.submit(command)
+        host.tape.submit(command, reads, writes)
     number = command.number
     for block in writes:
         memory = block.memory
@@ -218,12 +218,14 @@ class Alone:
                 return
             if time > start:
                 start = time
-        if stream.waits or resource.shared or not engine.timed:
+        if stream.waits or resource.timely or not engine.timed:
             self._submit(name, stream, duration)
             return
         if resource.free > start:
             start = resource.free
         end = resource.free = start + duration
+        if resource.holds is not None and type(duration) is not Beside:
+            resource.holds.add(start, end)
         total = log.totals.get(self._key)
         if total is None:
             log.total(*self._key, duration)
@@ -247,7 +249,7 @@ class Alone:
             isinstance(first, Command)
             and isinstance(row, Row)
             and row.resource is self._resource
-            and not (stream.waits or row.resource.shared)
+            and not (stream.waits or row.resource.timely)
             and first.category == self._category
             and first.ranges is self._process.ranges
         ):

@@ -325,6 +325,10 @@ class Process:
             )
         self._current[stream.sip] = stream
 
+    def make_current(self, stream: Stream) -> None:
+        """Does what `set_stream` does, for any stream that the process has commands on."""
+        self._current[stream.sip] = stream
+
     def new_stream(self, sip: int) -> Stream:
         """Returns a new stream; from now on several streams share the device."""
         self.engine.devices[sip].share(self.engine.loop)
@@ -339,7 +343,7 @@ class Process:
         return self.side_stream(f"communication {sip}", sip)
 
     def side_stream(self, name: str, sip: int) -> Stream:
-        """Returns the stream of this name, for work that shares no engine with the rest.
+        """Returns the stream of this name, for work that holds no engine of the rest.
 
         Args:
             name: Name for users; unique among the streams of a device.
@@ -348,6 +352,8 @@ class Process:
         stream = self._side_streams.get((name, sip))
         if stream is None:
             stream = self._side_streams[name, sip] = self._new(name, sip)
+            if sip >= 0:
+                self.engine.devices[sip].go_beside(self.engine.loop)
         return stream
 
     def _new(self, name: str, sip: int) -> Stream:

@@ -38,8 +38,10 @@ class Side:
         process: The sending or the receiving rank.
         view: Elements to send, or memory that receives them.
         command: The rank's command; None until the rank's stream has reached it.
-        start: Time at which the stream reached the command, in picoseconds.
+        start: Time at which the stream reached the command and no kernel was in its way, in
+            picoseconds.
         kept: Object that must stay allocated until the message has been received.
+        both_ways: Whether the library's channels of the message carry another one the other way.
     """
 
     process: Process
@@ -47,9 +49,13 @@ class Side:
     command: Command | None = None
     start: int = 0
     kept: object = None
+    both_ways: bool = False
 
     def begin(self, command: Command, start: int) -> None:
         """See `Action`."""
+        self.process.engine.give_way(command, start, self._enter)
+
+    def _enter(self, command: Command, start: int) -> None:
         self.command, self.start = command, start
         transfer = command.part
         assert isinstance(transfer, Transfer)
@@ -211,13 +217,14 @@ class Transfer(Exchange):
         sips = (ctx.devices[self.source], ctx.devices[self.destination])
         ranks = len(self.box.group.ranks)
         collectives = collectives_of(sender.process)
-        chosen = collectives.choose("send_recv", sender.view.nbytes, sips, ranks)
+        one_way = not (sender.both_ways or receiver.both_ways)
+        chosen = collectives.choose("send_recv", sender.view.nbytes, sips, ranks, one_way=one_way)
         # Each message has a line of its own: messages of one batch may move at the same time.
         shape = ccl.CollectiveShape(chosen, "send_recv", sips, (sent.numel,), sent.dtype)
         message = ccl.Collective(collectives, collectives.prepare(shape), line=self)
         for place, (side, give, take) in enumerate(both):
             assert side.command is not None
-            message.join(place, give, take).begin(side.command, start)
+            message.join(place, give, take).enter(side.command, start)
 
 
 class Message:

@@ -1,6 +1,8 @@
 """Reports of a run: tables, traces, breakdowns. They read the log and nothing else."""
 
 from kernbench.report.breakdown import RankBreakdown, breakdown, print_breakdown
+from kernbench.report.explanation import Explanation, explanation
+from kernbench.report.explanation_lines import explanation_lines
 from kernbench.report.files import check_writable, make_folder, replacing
 from kernbench.report.golden import dump_records
 from kernbench.report.kineto import write_kineto_files, write_kineto_rank
@@ -21,6 +23,7 @@ from kernbench.report.ranges import RangeBreakdown, mean_of_ranks, range_breakdo
 from kernbench.report.trace import write_trace
 
 __all__ = [
+    "Explanation",
     "Header",
     "Measurement",
     "RangeBreakdown",
@@ -32,6 +35,8 @@ __all__ = [
     "busbw_factor",
     "check_writable",
     "dump_records",
+    "explanation",
+    "explanation_lines",
     "footer_lines",
     "header_lines",
     "make_folder",

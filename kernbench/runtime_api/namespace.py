@@ -13,6 +13,7 @@ from kernbench.data_parallel import distributed_data_parallel
 from kernbench.des import current_task
 from kernbench.distributed import comm_debug, device_mesh, differentiable, functional
 from kernbench.errors import KernbenchError, call_site, site_fact
+from kernbench.graphs import callables, cuda_graphs
 from kernbench.memory import OutOfMemoryError, dtypes
 from kernbench.nn import (
     aten,
@@ -170,7 +171,13 @@ def root() -> Mapping[str, Any]:
             "function": _public(function),
             "graph": _public(graph),
         },
-        "cuda": {**_public(cuda), **_public(cuda_rng), "nvtx": _public(nvtx)},
+        "cuda": {
+            **_public(cuda),
+            **_public(cuda_rng),
+            **_public(cuda_graphs),
+            **_public(callables),
+            "nvtx": _public(nvtx),
+        },
         "distributed": {
             **_guarded(distributed),
             "_functional_collectives": _public(functional),

@@ -7,7 +7,8 @@ of a name that `kernbench.torch` lacks tells them from names that the bridge run
 from collections.abc import Mapping
 from typing import Final
 
-_GRAPHS: Final = "run the program without CUDA graphs; --set can lower the host's cost of a launch"
+_GRAPHS: Final = "use torch.cuda.CUDAGraph and torch.cuda.graph"
+_NODES: Final = "--trace shows the commands of a replay"
 _ALLOCATOR: Final = "tensors take memory of the simulated HBM; there is one allocator"
 _STREAM: Final = "make a stream with torch.cuda.Stream()"
 _SENSORS: Final = "a simulated device has no sensors"
@@ -15,11 +16,7 @@ _COLLECTIVES: Final = "use collectives, or send and recv, of torch.distributed"
 _ONE_DEVICE: Final = "a rank has one device; use torch.nn.parallel.DistributedDataParallel"
 
 _GROUPS: Final = (
-    (
-        "torch.cuda torch.cuda.graphs",
-        "CUDAGraph graph make_graphed_callables graph_pool_handle export_dot export_graph_data",
-        _GRAPHS,
-    ),
+    ("torch.cuda torch.cuda.graphs", "export_dot export_graph_data", _NODES),
     ("torch.accelerator torch.accelerator.graphs", "Graph", _GRAPHS),
     ("torch.cuda torch.cuda.streams", "ExternalStream", _STREAM),
     ("torch.cuda", "get_stream_from_external", _STREAM),

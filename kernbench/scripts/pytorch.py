@@ -15,12 +15,13 @@ from kernbench.following.witnesses import witnesses_of
 from kernbench.process.disorder import disorder_line, disorders
 from kernbench.process.process import MAIN
 from kernbench.ranks.ranges import folded
+from kernbench.report.explanation_lines import much_by_bytes
 from kernbench.run_spec import PytorchRun, RunSpec
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.engines import load_machine
 from kernbench.runtime_api.pytorch_versions import check_version
 from kernbench.topology import Topology
-from kernbench.units import format_bytes, format_time
+from kernbench.units import PS_PER_US, format_bytes, format_time
 
 
 def the_bridge() -> Any:
@@ -240,7 +241,28 @@ def run_lines(ctx: RuntimeContext) -> list[str]:
             shown = ", ".join(f"{each['name']} {each['share']:.1%}" for each in unknown[:_MOST])
             more = f", and {len(unknown) - _MOST} more" if len(unknown) > _MOST else ""
             lines.append(f"timed by their bytes (share of the ranks' time): {shown}{more}")
+    busy = sum(
+        total.busy_ps
+        for (_, category), total in ctx.engine.op_log.totals.items()
+        if category not in {"host", "event", "range"}
+    )
+    if much := much_by_bytes(timed_by_bytes(ctx), busy):
+        lines.append(much)
     return lines + made_up_lines(ctx) + race_lines(ctx)
+
+
+def timed_by_bytes(ctx: RuntimeContext) -> dict[str, int]:
+    """Returns the picoseconds of operations without a price, which were timed by their bytes.
+
+    Args:
+        ctx: The context, after the run.
+    """
+    found: dict[str, int] = {}
+    for each in ctx.results:
+        for told in each[DOCUMENT]["unknown_operations"] if DOCUMENT in each else ():
+            name, ps = told["name"], round(told["time_us"] * PS_PER_US)
+            found[name] = found.get(name, 0) + ps
+    return found
 
 
 def made_up_lines(ctx: RuntimeContext) -> list[str]:

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, get_args
 
-from kernbench.des import EventLoop, Fifo, Owner, order
+from kernbench.des import EventLoop, Fifo, Holds, Owner, order
 from kernbench.errors import KernbenchError, UsageError, site_fact
 from kernbench.hw.device import Device
+from kernbench.hw.explained import Explained, explained_libraries_of
 from kernbench.hw.library import libraries_of
 from kernbench.hw.network import Network
 from kernbench.kernels.host_calls import NO_TIME, HostCalls, host_calls
@@ -23,17 +24,28 @@ class Devices(dict[int, Device]):
     """The devices of a machine by SIP, each made when it is first asked for.
 
     Args:
-        note: Told of each change of HBM, see `NotedAllocator`; None if nobody asks.
+        loop: The loop of commands that take time; None if they take none.
+        note: Told of each change of HBM, see `NotedAllocator`; None if nobody asks. Whoever asks
+            keeps every record, too: then durations are `hw.explained.Explained`.
     """
 
-    def __init__(self, topology: Topology, note: Callable[[int, int], None] | None = None) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        loop: EventLoop | None,
+        note: Callable[[int, int], None] | None = None,
+    ) -> None:
         super().__init__()
         self._topology = topology
+        self._loop = loop
         self._note = note
-        self._libraries = libraries_of(topology)
+        self._libraries = (libraries_of if note is None else explained_libraries_of)(topology)
 
     def __missing__(self, sip: int) -> Device:
         device = self[sip] = Device(sip, self._topology, self._libraries, self._note)
+        overlap = device.sip.overlap
+        if overlap is not None and self._loop is not None:
+            device.compute.holds = Holds(self._loop, overlap.notice)
         return device
 
 
@@ -77,6 +89,7 @@ class GraphEngine:
         command_owners: What `command_owner` returns, by its arguments.
         network: Links between SIPs and cubes.
         devices: State of each SIP.
+        overlaps: Whether kernels delay collectives and messages, on some SIP at least.
         op_log: Log of everything that has happened.
         executor: Applies data effects.
     """
@@ -110,7 +123,9 @@ class GraphEngine:
         self.op_log: Final = OpLog(record)
         self.executor: Final = DataExecutor(enabled=enable_data)
         note = self.op_log.add_memory if record == "full" else None
-        self.devices: Final = Devices(topology_obj, note)
+        kinds = topology_obj.machine.system.kinds
+        self.overlaps: Final = self.timed and any(sip.overlap is not None for sip in kinds)
+        self.devices: Final = Devices(topology_obj, self.loop if self.timed else None, note)
         self._calls: Final[dict[bool, HostCalls]] = {}
         self._ready: deque[tuple[Command, int]] = deque()
         self._beginning = False
@@ -156,6 +171,11 @@ class GraphEngine:
 
         Waits only if the launch queue of the host is full.
         """
+        self.enqueue(command)
+        command.host.launched(command.done)
+
+    def enqueue(self, command: Command) -> None:
+        """Does what `submit` does, for a command that takes no place in the host's launch queue."""
         stream = command.stream
         start, unsettled = command.issued, 0
         tail, stream.tail = stream.tail, command.done
@@ -184,7 +204,6 @@ class GraphEngine:
         else:
             command.after = ()
             command.action.begin(command, start)
-        command.host.launched(command.done)
 
     def begin(self, command: Command, start: int, time: int = 0) -> None:
         """Lets a command begin whose awaited events are all settled.
@@ -207,6 +226,30 @@ class GraphEngine:
                 command.action.begin(command, start)
         finally:
             self._beginning = False
+
+    def give_way(self, command: Command, start: int, begin: Callable[[Command, int], None]) -> None:
+        """Lets a collective or message begin once no kernel holds all PEs of its device (ADR 0047).
+
+        A kernel that begins less than the device's notice after it comes first, too. So the loop is
+        at `start` and the notice when this is known, and `begin` gets a time that lies so far back.
+
+        Args:
+            start: When the command may begin, in picoseconds.
+            begin: Called with the command and when it begins, in picoseconds.
+        """
+        sip, loop = command.stream.sip, self.loop
+        holds = self.devices[sip].compute.holds if self.overlaps and sip >= 0 else None
+        if holds is None:
+            begin(command, start)
+            return
+        start = max(start, loop.now)
+        owner = self.command_owner(command.host.rank)
+        loop.at(start + holds.notice, owner, _enter, command, start, holds, begin)
+
+    def notice(self, sip: int) -> int:
+        """Returns how far back a time may lie that `give_way` gives, in picoseconds."""
+        holds = self.devices[sip].compute.holds if self.overlaps and sip >= 0 else None
+        return 0 if holds is None else holds.notice
 
     def fail(self, command: Command, error: BaseException) -> None:
         """Notes a fault of the device: later commands of the stream have no effect.
@@ -262,6 +305,7 @@ class GraphEngine:
                     command.args or {},
                     ranges=command.ranges,
                     dispatch=command.took,
+                    price=getattr(command.action, "price", None),
                 )
             )
         # Whoever holds the event or the command does not hold what the command worked on.
@@ -269,6 +313,12 @@ class GraphEngine:
         done.label, command.part = command.name, None
         command.action = OVER
         done.settle(end)
+
+
+def _enter(
+    command: Command, start: int, holds: Holds, begin: Callable[[Command, int], None]
+) -> None:
+    begin(command, holds.room(start))
 
 
 def tell_writer(error: UninitialisedReadError, reader: Command) -> None:
@@ -333,11 +383,13 @@ class Hold:
 
     Attributes:
         resource: As above.
-        duration: As above; 0 if commands take no time.
+        price: As above, with what it consists of if every record is kept; 0 if commands take no
+            time.
+        duration: The same without what it consists of.
         latency: As above; 0 if commands take no time.
     """
 
-    __slots__ = ("_effect", "_engine", "duration", "latency", "resource")
+    __slots__ = ("_effect", "_engine", "duration", "latency", "price", "resource")
 
     def __init__(
         self,
@@ -349,7 +401,8 @@ class Hold:
     ) -> None:
         self._engine = engine
         self.resource = resource
-        self.duration = duration if engine.timed else 0
+        self.price = duration if engine.timed else 0
+        self.duration = self.price.plain if isinstance(self.price, Explained) else self.price
         self.latency = latency if engine.timed else 0
         self._effect = effect
 
@@ -358,7 +411,7 @@ class Hold:
         resource, duration, engine = self.resource, self.duration, self._engine
         if resource is None:
             end = start + duration
-        elif resource.shared:
+        elif resource.timely:
             owner, now = engine.command_owner(command.host.rank), engine.loop.now
             if start < now:
                 start = now  # an aborted rank, which goes on at the time of its last wait
@@ -369,7 +422,7 @@ class Hold:
         engine.complete(command, end - duration, end + self.latency, self._effect)
 
     def _hold(self, command: Command, start: int, resource: Fifo) -> None:
-        """Holds a resource that other streams want, too: now is its turn."""
+        """Holds a resource in the order of time: now is its turn."""
+        begin = max(start, resource.free)
         end = resource.reserve(start, self.duration)
-        begin = end - self.duration
         self._engine.complete(command, begin, end + self.latency, self._effect)

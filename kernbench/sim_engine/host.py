@@ -27,17 +27,45 @@ class Read(NamedTuple):
 
 
 class Tape(Protocol):
-    """Notes what a host does, for other ranks that do the same."""
+    """Notes what a host does, for other ranks that do the same, or to be run later.
 
-    def submit(self, command: Any) -> None:
-        """Notes a command, and submits it."""
+    Attributes:
+        later: Whether what it notes is run later, and not now.
+    """
+
+    later: bool
+
+    def submit(self, command: Any, reads: Any = (), writes: Any = ()) -> None:
+        """Notes a command, and submits it, unless it is only to be run later.
+
+        Args:
+            reads: Blocks of memory that it reads.
+            writes: Blocks of memory that it writes.
+        """
         ...
 
-    def together(self, joined: Any) -> None:
+    def together(self, joined: Any, posted: Any) -> Any:
         """Notes what the next command does together with commands of other ranks.
 
         Args:
             joined: The call, as `distributed.issuing.Joined`.
+            posted: The same as `distributed.issuing.Posted`.
+
+        Returns:
+            What the command does, as `process.act.Entered`, if the other ranks are not to be called
+            now; else None.
+        """
+        ...
+
+    def draws(self, again: Any, named: object) -> bool:
+        """Notes that a command of the device writes random numbers.
+
+        Args:
+            again: Draws them.
+            named: The generator that the program names; None for the default one.
+
+        Returns:
+            Whether they are drawn later.
         """
         ...
 

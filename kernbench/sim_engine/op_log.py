@@ -30,6 +30,8 @@ class Record:
         ranges: Names of the program's ranges that hold it, the outermost first.
         dispatch: Host time in picoseconds that it took until `issued`, with what the host did
             since its last command or wait; None if the report is to say.
+        price: What it takes alone, in picoseconds: an `hw.explained.Explained` for a kernel of the
+            library; None for what ranks do together, and for kernels of programs.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Record:
     flow: int = 0
     ranges: tuple[str, ...] = ()
     dispatch: int | None = None
+    price: int | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

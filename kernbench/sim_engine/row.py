@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from kernbench.des import Event, Fifo
+from kernbench.des import Beside, Event, Fifo
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.op_log import Record
@@ -35,7 +35,7 @@ class Row:
     def begin(self, command: Command, start: int) -> None:
         """See `Action`."""
         resource = self.resource
-        if resource.shared:  # since there is another stream
+        if resource.timely:  # since there is another stream
             self._wait(command, -1, start)
             return
         engine, duration = self._engine, self._duration
@@ -44,11 +44,14 @@ class Row:
         if engine.op_log.full:  # since these were issued
             for place, (_, _, issued, duration) in enumerate(self.more):
                 end = resource.reserve(end if end > issued else issued, duration)
-                self._complete(command, place, end)
+                self._complete(command, place, end - duration, end)
             return
         total = engine.op_log.totals.get((command.host.rank, command.category))
+        holds = resource.holds
         for done, name, issued, duration in self.more:  # as `_complete`, without calls
             end = resource.free = (end if end > issued else issued) + duration
+            if holds is not None and type(duration) is not Beside:
+                holds.add(end - duration, end)
             if total is not None:
                 total.count += 1
                 total.busy_ps += duration
@@ -64,20 +67,21 @@ class Row:
     def _hold(self, command: Command, place: int, start: int) -> None:
         """Holds the resource: now is the turn of the command at a place; the first is at -1."""
         engine, duration = self._engine, self._duration if place < 0 else self.more[place][3]
+        begin = max(start, self.resource.free)
         end = self.resource.reserve(start, duration)
         if place < 0:
-            engine.complete(command, end - duration, end, None)
+            engine.complete(command, begin, end, None)
         else:
-            self._complete(command, place, end)
+            self._complete(command, place, begin, end)
         place += 1
         if place < len(self.more):
             self._wait(command, place, max(end, self.more[place][2]))
 
-    def _complete(self, command: Command, place: int, end: int) -> None:
+    def _complete(self, command: Command, place: int, begin: int, end: int) -> None:
         """Ends the command at a place, as `GraphEngine.complete` does."""
-        done, name, issued, duration = self.more[place]
+        done, name, issued, _ = self.more[place]
         rank, category, log = command.host.rank, command.category, self._engine.op_log
-        log.total(rank, category, duration)
+        log.total(rank, category, end - begin)
         if log.full:
             log.add(
                 Record(
@@ -86,7 +90,7 @@ class Row:
                     rank,
                     command.stream.name,
                     issued,
-                    end - duration,
+                    begin,
                     end,
                     None,
                     {},

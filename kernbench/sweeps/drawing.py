@@ -28,11 +28,11 @@ _MOST_TICKS: Final = 12
 
 # Okabe and Ito's colours, which people who see few colours tell apart; without the yellow one,
 # which is faint on white.
-_COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-_MARKERS: Final = "osD^vPX"
+COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+MARKERS: Final = "osD^vPX"
 _DASHES: Final = ("-", "--", ":", "-.")
 
-_SETTINGS: Final = {
+SETTINGS: Final = {
     "figure.facecolor": "white",
     "figure.figsize": (8.0, 4.8),
     "savefig.dpi": 150,
@@ -81,15 +81,7 @@ class Plot:
             UsageError: If the name has no end of `FORMATS`, matplotlib is not installed, or the
                 file cannot be written (F15).
         """
-        if self.path.suffix.lower() not in FORMATS:
-            ends = ", ".join(FORMATS)
-            raise UsageError(f"--plot {self.path}: expected a name that ends in one of {ends}")
-        if find_spec("matplotlib") is None:
-            raise UsageError(
-                "--plot needs matplotlib, which is not installed",
-                hint="pip install 'kernbench[plot]'",
-            )
-        check_writable(self.path)
+        check_picture(self.path)
 
     def write(self, records: Callable[[], Iterable[Record]]) -> None:
         """Draws records and writes the picture.
@@ -105,6 +97,26 @@ class Plot:
         content = drawn(picture, self.path.suffix.lower())
         with replacing_bytes(self.path) as file:
             file.write(content)
+
+
+def check_picture(path: Path) -> None:
+    """Finds out, before anything runs, whether a picture can be written.
+
+    Args:
+        path: The file.
+
+    Raises:
+        UsageError: As of `Plot.check`.
+    """
+    if path.suffix.lower() not in FORMATS:
+        ends = ", ".join(FORMATS)
+        raise UsageError(f"--plot {path}: expected a name that ends in one of {ends}")
+    if find_spec("matplotlib") is None:
+        raise UsageError(
+            "--plot needs matplotlib, which is not installed",
+            hint="pip install 'kernbench[plot]'",
+        )
+    check_writable(path)
 
 
 def plot_of(path: Path | None, x: str | None, y: str | None, hue: str | None) -> Plot | None:
@@ -137,7 +149,7 @@ def drawn(picture: Picture, suffix: str) -> bytes:
     from matplotlib import style
     from matplotlib.figure import Figure
 
-    with style.context(["default", _SETTINGS]):
+    with style.context(["default", SETTINGS]):
         figure = Figure(layout="constrained")
         axes = figure.add_subplot()
         # Texts stand at whole numbers, from left to right.
@@ -154,8 +166,18 @@ def drawn(picture: Picture, suffix: str) -> bytes:
             )
         caption = f"{picture.caption}; times are simulated"
         figure.supxlabel(caption, x=0.01, ha="left", fontsize=8, color="#666666")
-        content = io.BytesIO()
-        figure.savefig(content, format=suffix[1:], metadata=_METADATA[suffix])
+        return content_of(figure, suffix)
+
+
+def content_of(figure: Any, suffix: str) -> bytes:
+    """Returns a figure of matplotlib as the content of a file, without date and version.
+
+    Args:
+        figure: What matplotlib has drawn on.
+        suffix: Its format, one of `FORMATS`.
+    """
+    content = io.BytesIO()
+    figure.savefig(content, format=suffix[1:], metadata=_METADATA[suffix])
     return content.getvalue()
 
 
@@ -164,7 +186,7 @@ def _are_texts(xs: Sequence[Value]) -> bool:
 
 
 def _draw_line(axes: Any, line: Line, number: int, of: int, places: dict[Value, int]) -> None:
-    colour = _COLOURS[number % len(_COLOURS)]
+    colour = COLOURS[number % len(COLOURS)]
     if places:
         width = min(0.8 / of, 0.5)
         xs = [places[x] + (number + 0.5 - of / 2) * width for x in line.xs]
@@ -177,10 +199,10 @@ def _draw_line(axes: Any, line: Line, number: int, of: int, places: dict[Value, 
         line.ys,
         label=line.label,
         color=colour,
-        marker=_MARKERS[number % len(_MARKERS)],
+        marker=MARKERS[number % len(MARKERS)],
         # Each second one is larger and lies lower, so that equal lines are seen.
         markersize=5 + 2 * (number % 2),
-        linestyle=_DASHES[number // len(_COLOURS) % len(_DASHES)],
+        linestyle=_DASHES[number // len(COLOURS) % len(_DASHES)],
         clip_on=False,
         zorder=3 + of - number,
     )

@@ -72,14 +72,16 @@ class Local:
                 yield record_of(run, answer, folder, wall_s)
 
 
-def crew_of(size: int) -> Crew:
-    """Returns the processes in which runs of sweeps take place.
+def crew_of(size: int, module: str | None = None) -> Crew:
+    """Returns processes in which runs take place that know nothing of each other.
 
     Args:
         size: Most processes at a time.
+        module: Name of the module with their handlers, see `serving.serve`; None for those of a
+            sweep.
     """
     environment = {**_SETTINGS, **os.environ}
-    return Crew(WORKER, size, environment=environment, echo=False, retries=0)
+    return Crew(module or WORKER, size, environment=environment, echo=False, retries=0)
 
 
 def record_of(run: Run, answer: Answer, folder: Path, wall_s: float) -> Record:

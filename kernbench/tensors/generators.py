@@ -1,5 +1,7 @@
 """Generators of random numbers; each rank has a default one, or one a device."""
 
+from collections import deque
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
@@ -128,6 +130,40 @@ class Generator:
         other = Generator(self.device)
         other.restore(self.snapshot())
         return other
+
+
+class Drawn:
+    """Random numbers of a command: drawn when it is issued, or at each replay of its CUDA graph.
+
+    Args:
+        source: What they are drawn from.
+        named: The generator that the program names; None for the default one.
+        draw: Draws them.
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(
+        self,
+        process: Process,
+        device: Device,
+        source: Generator,
+        named: Generator | None,
+        draw: Callable[["np.random.Generator"], Any],
+    ) -> None:
+        self._values: Final[deque[Any]] = deque()
+        tape = process.host.tape
+        if process.engine.enable_data:
+
+            def again() -> None:
+                self._values.append(draw(source.numbers))
+
+            if tape is None or device.index is None or not tape.draws(again, named):
+                again()
+
+    def take(self) -> Any:
+        """Returns the numbers that were drawn first, for the command that writes them."""
+        return self._values.popleft()
 
 
 def _derived(*numbers: int) -> int:

@@ -50,6 +50,12 @@ class ProcessLauncher:
                     [site_fact(call_site()), "nor has Triton one"],
                     hint="pass view_as_real(tensor)",
                 )
+        if at_once and process.host.tape is not None and process.host.tape.later:
+            raise UnsupportedError(
+                f"kernel {kernel.name} inside of a CUDA graph is not simulated with numbers",
+                [site_fact(call_site())],
+                hint="launch it outside of the graph, or run without numbers (--data off)",
+            )
         sip = _device(kernel, list(tensors.values())) if tensors else process.device_index
         stream = process.current_stream(sip)
         for tensor in tensors.values():

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import math
 import sys
 from collections.abc import Callable, Hashable, Mapping
 from enum import Enum
@@ -11,7 +12,7 @@ from typing import Any, Final, Protocol, overload
 import numpy as np
 
 from kernbench.caches import Table
-from kernbench.des import current_task
+from kernbench.des import Beside, current_task
 from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
 from kernbench.hw.queue import QueueSpec
 from kernbench.memory import Buffer, DType, Space, View
@@ -485,8 +486,10 @@ class KernelWork:
             self._compare(recording, copies)
         self._log(command, start, spans)
         device = engine.devices[self._sip]
-        launch = device.sip.launch
-        Hold(engine, device.compute, launch + duration, None).begin(command, start)
+        whole = device.sip.launch + duration
+        if math.prod(self._grid) < device.library.num_pes:
+            whole = Beside(whole)
+        Hold(engine, device.compute, whole, None).begin(command, start)
 
     def _execute(self, recording: Recording | None) -> tuple[int, Spans]:
         """Changes the bytes of the arguments; returns the duration and the spans of engines."""

@@ -60,6 +60,7 @@ class DispatchSpec:
         batch: A batch of messages between devices, however many; if absent, each costs as a message
             and the end of the batch as an event.
         event: Recording an event.
+        graph: Launching a CUDA graph, however many commands it has.
     """
 
     compute: Latency | None = None
@@ -69,6 +70,7 @@ class DispatchSpec:
     message: Latency | None = None
     batch: Latency | None = None
     event: Latency | None = None
+    graph: Latency | None = None
 
 
 _ALL_ALIKE: Final = DispatchSpec()
@@ -377,6 +379,10 @@ KERNELS: Final[dict[str, str | None]] = {
     "scan": None,
     "cat": "pointwise",
     "split": "pointwise",
+    "grouped": None,
+    "grouped_traffic": None,
+    "scatter_add": "indexed",
+    "index_add": "scatter_add",
     "foreach": "pointwise",
     "foreach_copy": "foreach",
 }
@@ -403,6 +409,8 @@ class KernelSpec:
             counted in.
         alone: Operations of one PE for each element of what one block reads alone, such as a
             channel of a batch norm: few blocks leave PEs idle.
+        few: Rows for which a kernel that gives a block to each row takes twice as long for its
+            bytes as for very many; of `r` rows, they take `1 + few / r` times as long.
     """
 
     share: Percent = 100
@@ -411,6 +419,7 @@ class KernelSpec:
     beyond: Annotated[int, Range(0, 1 << 40)] = 0
     launches: Annotated[int, Range(0, 1 << 16)] = 1
     alone: Annotated[int, Range(0, 1 << 20)] = 0
+    few: Annotated[int, Range(0, 1 << 20)] = 0
 
 
 _TCM: Final = TcmSpec()
@@ -478,6 +487,24 @@ class CubeGridSpec:
 _ONE_CUBE: Final = CubeGridSpec()
 
 
+@dataclass(frozen=True, slots=True)
+class OverlapSpec:
+    """How collectives and messages share a SIP with kernels that have a program for each PE.
+
+    Attributes:
+        notice: A collective or message that is ready while such a kernel runs, or less than this
+            before one begins, begins when the kernel ends.
+        kernel: By how many percent a collective slows a kernel that begins beside it.
+        message: By how many percent a message slows a kernel that begins beside it.
+        collective: By how many percent such a kernel slows a collective or message.
+    """
+
+    notice: Latency
+    kernel: Annotated[int, Range(0, 99)] = 0
+    message: Annotated[int, Range(0, 99)] = 0
+    collective: Annotated[int, Range(0, 99)] = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SipSpec:
     """One accelerator package; a GPU is a SIP with one cube.
@@ -487,6 +514,9 @@ class SipSpec:
             its retirement. Default: measured on an H200, the smallest copy.
         collective_launch: Launch time of a collective's kernel, which also meets its peers.
             Default: measured on 8 H200, NCCL's protocol LL.
+        event: Time that a stream takes to record an event with a time. Default: none.
+        overlap: What collectives and messages and kernels of all PEs do to each other. Default:
+            nothing.
         cubes: Layout of the cubes.
         cube: Each cube; all of a SIP are alike.
         pe: Each PE; all of a SIP are alike.
@@ -496,6 +526,8 @@ class SipSpec:
 
     launch: Latency = Ps(1_400_000)
     collective_launch: Latency = Ps(9_600_000)
+    event: Latency = Ps(0)
+    overlap: OverlapSpec | None = None
     cubes: CubeGridSpec = _ONE_CUBE
     cube: CubeSpec
     pe: PeSpec
@@ -680,8 +712,9 @@ class SystemSpec:
         sips: The accelerators and their network.
         sip: Description of every SIP, but for what `sips.changed` changes in some.
         algorithms: Algorithms of the shipped `ccl.yaml` that the machine's library has. Each
-            operation uses the fastest of them that implements it; if none does, the fastest
-            of the file. A `ccl.yaml` of the user's own decides for itself.
+            operation uses the fastest of them that implements it, or inside a node what their
+            library takes by its own `tuning`; if none does, the fastest of the file. A `ccl.yaml`
+            of the user's own decides for itself.
         queue: Profile of `queues` in `ccl.yaml` for algorithms that say nothing about queues; where
             the file has no such profile, and for null, they have its `defaults`. Default: large
             slots in the SRAM, which keep links of 900 GB/s and 500 ns busy; faster links, or those

@@ -27,8 +27,8 @@ from autocast_cases import (  # noqa: E402 - PyTorch may not be there
 from autocast_oracle import CudaAlone, Make, Seen  # noqa: E402
 
 from kernbench.bridge.cuda import autocast  # noqa: E402
-from kernbench.bridge.cuda import autocast_lists as lists  # noqa: E402
 from kernbench.errors import UnsupportedError  # noqa: E402
+from kernbench.runtime_api import autocast_lists as lists  # noqa: E402
 
 LOWER = [torch.bfloat16, torch.float16]
 KINDS = [torch.float32, torch.bfloat16, torch.float16, torch.float64]

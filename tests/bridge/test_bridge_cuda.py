@@ -197,8 +197,7 @@ def test_a_generator_of_another_device_is_refused_as_in_pytorch() -> None:
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("CUDAGraph", ()),
-        ("graph", (None,)),
+        ("MemPool", ()),
         ("ExternalStream", (0,)),
         ("memory_snapshot", ()),
         ("memory._record_memory_history", ()),

@@ -131,7 +131,7 @@ def test_gloo_waits_for_results_on_devices() -> None:
 def test_what_is_refused_by_name() -> None:
     def worker(rank: int) -> None:
         x = torch.ones(2, 2, device="cuda")
-        for call in (torch.cuda.CUDAGraph, x.to_sparse):
+        for call in (torch.cuda.MemPool, x.to_sparse):
             with pytest.raises(UnsupportedError):
                 call()
         assert torch.ones(2, 2).to_sparse().to_dense().tolist() == [[1, 1], [1, 1]]

@@ -11,13 +11,13 @@ from ccl_operations import even, simulate
 
 from kernbench.ccl.config import (
     Chosen,
-    P2pChannels,
     choose,
     default_algorithms,
     load_ccl,
     shipped_ccl_file,
 )
 from kernbench.ccl.operations import OPERATIONS
+from kernbench.ccl.profiles import P2pChannels
 from kernbench.ccl.tuner import Choices
 from kernbench.config import ConfigError
 from kernbench.hw.queue import Line, QueueSpec
@@ -30,7 +30,7 @@ KIB, MIB = 1 << 10, 1 << 20
 PROTOCOLS: Final[list[dict[str, Any]]] = [
     {"line": Line(16, 8)},
     {"line": Line(128, 120), "launch": 7_000_001},
-    {"launch": 0, "own_share": Bandwidth(3 * 10**9)},
+    {"launch": 0, "own_share": Bandwidth(3 * 10**9), "pes": 3},
     {"notice": 2_200_000, "rate": Bandwidth(7 * 10**9), "backpressure": "poll"},
     {
         "line": Line(7, 3),

@@ -376,13 +376,16 @@ def test_without_data_there_is_no_loss_and_quiet_prints_nothing(run: Run) -> Non
 
 def test_without_time_there_is_none_in_the_results(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "out.json"
-    options = {"fidelity": "functional", "breakdown": True, "json": file}
+    options = {"fidelity": "functional", "breakdown": True, "explain_time": True, "json": file}
     code, out, _ = run("tp_mlp", *MLP, "--tp", "2", **options)
     assert code == 0
     assert "# times: N/A (fidelity functional)\n" in out
     assert "# forward + backward: N/A (fidelity functional)\n" in out
     assert out.count("# where the time of a step goes: N/A (fidelity functional)\n") == 2
-    assert out.endswith("\nsimulated time per rank: N/A (fidelity functional)\n")
+    assert out.endswith(
+        "\nsimulated time per rank: N/A (fidelity functional)\n"
+        "what bounds the run: N/A (fidelity functional)\n"
+    )
     assert "us" not in out.split()
     assert "(us)" not in out
     tables = _tables(out)

@@ -143,7 +143,7 @@ def test_options_become_a_specification() -> None:
         "--shadow --eager-limit 4096 "
         "--watchdog 2.5 --max-time 1.5ms --step-budget 10 --group-limit 4 --seed 9 --schedule 2.1 "
         "--trace a.json --report d.html --trace-limit 7 "
-        "--flight-recorder b --json c --breakdown --quiet -- --op 'two words'"
+        "--flight-recorder b --json c --breakdown --explain-time --quiet -- --op 'two words'"
     )
     spec, output, tries = _said(shlex.split(text))
     assert spec == RunSpec(
@@ -172,6 +172,7 @@ def test_options_become_a_specification() -> None:
         flight_recorder=Path("b"),
         json=Path("c"),
         breakdown=True,
+        explain_time=True,
         quiet=True,
     )
     assert tries == (0, 0)

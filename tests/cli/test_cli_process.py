@@ -121,8 +121,12 @@ def test_a_breakdown_of_a_part_says_so(tmp_path: Path, capfd: pytest.CaptureFixt
         "    for _ in range(50):\n        x = x + 1\n    torch.cuda.synchronize()\n"
     )
     for limit, partial in ((10, True), (0, False)):
-        output = Output(breakdown=True, trace_limit=limit, quiet=True)
-        assert run_bench(RunSpec(bench=str(tmp_path / "long.py")), output) == Exit.OK
-        told = re.search(r"^partial: .* first 10 records of (\d+)", capfd.readouterr().out, re.M)
-        assert (told is not None) is partial
-        assert told is None or int(told[1]) > 50
+        for breakdown in (True, False):
+            output = Output(
+                breakdown=breakdown, explain_time=not breakdown, trace_limit=limit, quiet=True
+            )
+            assert run_bench(RunSpec(bench=str(tmp_path / "long.py")), output) == Exit.OK
+            out = capfd.readouterr().out
+            told = re.search(r"^partial: .* first 10 records of (\d+)", out, re.M)
+            assert (told is not None) is partial
+            assert told is None or int(told[1]) > 50

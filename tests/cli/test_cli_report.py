@@ -56,7 +56,15 @@ def page(spec: RunSpec, expected: int, explore: int = 0, **output: Any) -> str:
 
 def test_a_run_leaves_a_page(bench: RunSpec) -> None:
     text = page(bench, 0)
-    for said in ("Results", "answer", "42", "Slowest commands", "bench.py:7", "Memory over time"):
+    for said in (
+        "Results",
+        "answer",
+        "42",
+        "What bounds the run",
+        "Slowest commands",
+        "bench.py:7",
+        "Memory over time",
+    ):
         assert said in text, said
     assert "kernbench run bench.py --seed 0" in text
     assert "Failure" not in text

@@ -572,3 +572,41 @@ def test_a_handle_that_was_seen_to_be_complete_counts_as_waited_for(kernbench: K
         assert x[0].item() == 0
 
     kernbench.spawn(worker, nprocs=2)
+
+
+def test_channels_that_only_send_are_faster(kernbench: Kernbench) -> None:
+    """NCCL's channels carry what goes `d` ranks on and what comes from `d` ranks back."""
+
+    def us(count: int, nbytes: int, peers: Callable[[int], tuple[list[int], list[int]]]) -> float:
+        times = []
+
+        def worker(rank: int) -> None:
+            _init()
+            x = torch.empty(nbytes, dtype=torch.uint8, device="cuda")
+            sends, takes = peers(rank)
+            ops = [dist.P2POp(dist.isend, x, peer) for peer in sends]
+            ops += [dist.P2POp(dist.irecv, torch.empty_like(x), peer) for peer in takes]
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            for work in dist.batch_isend_irecv(ops) if ops else ():
+                work.wait()
+            end.record()
+            end.synchronize()
+            times.append(1000 * begin.elapsed_time(end))
+
+        kernbench.spawn(worker, nprocs=count, machine="h200x8", data=False)
+        return max(times)
+
+    def rate(count: int, peers: Callable[[int], tuple[list[int], list[int]]]) -> float:
+        """Returns the GB/s of what 64 MiB have more than 32; the host takes as long for both."""
+        return (32 << 20) / (us(count, 64 << 20, peers) - us(count, 32 << 20, peers)) / 1e3
+
+    def exchanged(rank: int) -> tuple[list[int], list[int]]:
+        return ([1 - rank], [1 - rank]) if rank < 2 else ([], [])
+
+    # 4 of 32 channels among 8 ranks, 16 among 2; 34 GB/s one way and 20 both ways.
+    sent = {0: ([1], []), 1: ([], [0])}
+    assert rate(8, lambda rank: sent.get(rank, ([], []))) == pytest.approx(4 * 34, rel=0.01)
+    assert rate(8, lambda rank: ([(rank + 1) % 8], [(rank - 1) % 8])) == pytest.approx(80, rel=0.01)
+    assert rate(8, exchanged) == pytest.approx(4 * 34, rel=0.01)
+    assert rate(2, exchanged) == pytest.approx(16 * 20, rel=0.01)

@@ -58,6 +58,7 @@ USERS: Final = {
         "message": "`send`, `recv` and their like",
         "batch": "`batch_isend_irecv`",
         "event": "events",
+        "graph": "`torch.cuda.CUDAGraph.replay`",
     },
     "system.sips": {
         "count": "`spawn`, collectives of all ranks",
@@ -97,16 +98,24 @@ USERS: Final = {
         "latency": "as the network's",
         "node": "as the network's, inside a node",
     },
+    "system.sip.overlap": {
+        "notice": "collectives and messages, and no kernel",
+        "kernel": "kernels beside collectives",
+        "message": "kernels beside messages",
+        "collective": "collectives and messages beside kernels",
+    },
     "system.sip": {
         "launch": "every kernel",
         "collective_launch": "collectives whose queues have no `launch` of their own",
+        "event": "events with `enable_timing`",
+        "overlap": "",
         "cubes": "",
         "cube": "",
         "pe": "",
         "kernels": "",
     },
     "system.sip.kernels.NAME": dict.fromkeys(
-        ("share", "element", "row", "beyond", "launches", "alone"), "operations of PyTorch"
+        ("share", "element", "row", "beyond", "launches", "alone", "few"), "operations of PyTorch"
     ),
     "system.sip.cubes": {
         "shape": "which PE works where, the bandwidth of all HBM",

@@ -33,7 +33,7 @@ TESTING: Final = ROOT / "docs" / "testing.md"
 SWEEPS: Final = ROOT / "docs" / "sweeps.md"
 WITH_BLOCKS: Final = (README, TUTORIAL, LONG, SWEEPS, TESTING)
 """Documents whose blocks are run."""
-WITH_TIMES: Final = (README, ROOT / "docs" / "accuracy.md")
+WITH_TIMES: Final = (README,)
 """Documents with rows of simulated times beside measured ones."""
 RUN: Final = frozenset({"py", "python", "yaml", "console", "text"})
 """Languages of blocks that are written to files, run or compared."""

@@ -134,7 +134,7 @@ def test_what_is_absent() -> None:
     for name in ("compile", "complex32", "sparse_coo_tensor", "func"):
         with pytest.raises(AttributeError):
             getattr(torch, name)
-    assert not hasattr(torch.cuda, "CUDAGraph")
+    assert not hasattr(torch.cuda, "MemPool")
     for name in ("atomic_add", "make_block_ptr", "make_tensor_descriptor"):
         assert not hasattr(tl, name)
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -171,6 +171,56 @@ def test_times_are_as_if_every_rank_had_run_the_program(
     each = _times(kernbench, program, same=False)
     assert each[0]
     assert _times(kernbench, program, same=True, witnesses=witnesses) == each
+
+
+def _products_beside(rank: int, tape: Tape | None) -> None:
+    del rank
+    _begin(tape)
+    a = torch.empty(4096, 4096, device="cuda", dtype=torch.bfloat16)
+    for _ in range(2):
+        works = []
+        for _ in range(3):
+            a @ a
+            works.append(dist.all_reduce(torch.empty(1 << 23, device="cuda"), async_op=True))
+            a @ a
+            a + a
+        for work in works:
+            assert work is not None
+            work.wait()
+        torch.cuda.synchronize()
+    _end(tape, None)
+
+
+@pytest.mark.parametrize("record", ["full", "summary"])
+def test_collectives_beside_kernels_take_as_long(kernbench: Kernbench, record: str) -> None:
+    def times(*, same: bool, overrides: Sequence[str] = ()) -> Any:
+        runs = SameRanks(4, (3,))
+        clocks: list[int] = []
+
+        def worker(rank: int) -> None:
+            process = current_process()
+            if not same:
+                _products_beside(rank, None)
+            elif rank in runs.followers:
+                runs.follow(process)
+            else:
+                with runs.noting(process, process.ctx.devices[rank]) as tape:
+                    _products_beside(rank, tape)
+            clocks.append(process.host.clock)
+
+        kernbench.spawn(
+            worker,
+            nprocs=4,
+            data=False,
+            topology="h200x8",
+            record=record,
+            overrides=overrides,
+        )
+        return sorted(clocks)
+
+    each = times(same=False)
+    assert times(same=True) == each
+    assert times(same=False, overrides=["system.sip.overlap=null"]) != each
 
 
 def _refusal(kernbench: Kernbench, program: Program) -> str:

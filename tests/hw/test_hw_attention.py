@@ -1,10 +1,6 @@
 """How long attention takes: by hand, against a count of all pairs, in general, and as measured."""
 
-import importlib.util
-import sys
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -252,48 +248,3 @@ def test_more_of_anything_is_never_faster(
     larger = list(sizes)
     larger[which] += more if which < 2 or which > 4 else more % 8
     assert time(larger) >= time(list(sizes))
-
-
-# Against measurements
-
-
-def script() -> Any:
-    """The benchmark that holds the measured cells."""
-    folder = Path(__file__).resolve().parents[2] / "benchmarks"
-    spec = importlib.util.spec_from_file_location("h200_attention", folder / "h200_attention.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(folder))
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(folder))
-    return module
-
-
-def test_measured_attention() -> None:
-    benchmark = script()
-    square = [cell for cell in benchmark.MORE if cell.backward is not None]
-    one_query = [cell for cell in benchmark.MORE if cell.backward is None]
-    assert [len(cells) for cells in (benchmark.REFERENCE, square, one_query)] == [12, 45, 33]
-    for cells, mean, worst, directions in (
-        (benchmark.REFERENCE, 0.03, 0.08, ("forward", "backward")),
-        (square, 0.04, 0.13, ("forward", "backward")),
-        (one_query, 0.18, 0.5, ("forward",)),
-    ):
-        errors = [
-            abs(benchmark.error(H200, cell, direction))
-            for cell in cells
-            for direction in directions
-        ]
-        assert sum(errors) / len(errors) < mean
-        assert max(errors) < worst
-    # Through the whole simulator it is the same, to the nanosecond of an event.
-    cells = benchmark.REFERENCE[::3]
-    for cell, times in zip(cells, benchmark.predicted(cells), strict=True):
-        for direction, us, measured in zip(
-            ("forward", "backward"), times, (cell.forward, cell.backward), strict=True
-        ):
-            expected = benchmark.error(H200, cell, direction)
-            assert us / measured - 1 == pytest.approx(expected, abs=2e-3)

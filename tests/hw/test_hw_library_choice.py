@@ -1,10 +1,7 @@
 """What a library chooses for products of matrices: by hand, in general, and as measured."""
 
-import importlib.util
-import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +10,7 @@ from hypothesis import strategies as st
 
 from kernbench.hw.library import Library
 from kernbench.topology import Topology, load_topology
-from kernbench.topology.spec import LibrarySpec, SipSpec, TilesSpec
+from kernbench.topology.spec import LibrarySpec, TilesSpec
 from kernbench.units import Bytes, FlopRate, Ps
 
 # sip8: 32 PEs, 2 TFLOP/s of bf16 each, 1.6 TB/s of HBM, launch 1 us. SRAM: 4 cubes together.
@@ -127,34 +124,3 @@ def test_more_work_is_never_faster(
     assert time(*larger) >= time(*sizes)
     m, n, k, batch = sizes
     assert time(n, m, k, batch) == time(m, n, k, batch) or dtype == "fp64"
-
-
-# Against measurements
-
-
-def script() -> Any:
-    """The benchmark that holds the measured cells."""
-    folder = Path(__file__).resolve().parents[2] / "benchmarks"
-    spec = importlib.util.spec_from_file_location("h200_gemm", folder / "h200_gemm.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.path.insert(0, str(folder))
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(folder))
-    return module
-
-
-def test_measured_products() -> None:
-    gemm = script()
-    sip: SipSpec = load_topology("h200x8").topology_obj.machine.system.sip
-    cells = gemm.REFERENCE
-    assert len(cells) == 40
-    assert gemm.mean_error(sip, cells) < 0.06
-    assert max(gemm.mean_error(sip, [cell]) for cell in cells) < 0.3
-    # Through the whole simulator it is the same, to the nanosecond of an event.
-    seen = gemm.predicted(cells[::4])
-    for cell, us in zip(cells[::4], seen, strict=True):
-        assert abs(us / cell[-1] - 1) == pytest.approx(gemm.mean_error(sip, [cell]), abs=2e-3)

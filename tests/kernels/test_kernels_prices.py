@@ -93,16 +93,16 @@ def test_rows_of_a_warp_cost_less_than_those_of_a_block(library: Library) -> Non
     found = rows.duration_ps(library, "softmax", [short], [short])
     _near(found, _ps(moved, share=52))
     found = rows.duration_ps(library, "softmax", [long], [long])
-    _near(found, _ps(moved, 360_000 * 1024, share=52))
+    _near(found, _ps(moved * (1 + 200 / 1024), 360_000 * 1024, share=52))
 
 
-@pytest.mark.parametrize(("axes", "share"), [((), 86), ((1,), 86), ((-1,), 86), ((0,), 50)])
+@pytest.mark.parametrize(("axes", "share"), [((), 88), ((1,), 88), ((-1,), 88), ((0,), 50)])
 def test_sums_along_rows_and_columns(library: Library, axes: tuple[int, ...], share: int) -> None:
     small = _contiguous(1024, 1024)
     found = rows.sum_ps(library, small, axes, [_contiguous(1024)])
     _near(found, _ps(1024 * 1024 * 4 + 4096, share=share))
     found = rows.sum_ps(library, _X, axes, [_contiguous(4096)])
-    _near(found, _ps(_MB + 16384, share=share, launches=7))
+    _near(found, _ps(_MB + 16384, share=share, launches=6))
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,29 @@ def test_events_time_what_lies_between_them(kernbench: Kernbench) -> None:
         assert start.elapsed_time(end) == pytest.approx(1.400, rel=0.1)
 
 
+@pytest.mark.parametrize("event_us", [0, 5])
+def test_a_pair_of_events_reads_what_recording_one_takes(
+    kernbench: Kernbench, event_us: int
+) -> None:
+    with kernbench.context("h200x8", data=False, overrides=[f"system.sip.event={event_us} us"]):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda.Event().record()  # orders streams, and takes nothing
+        for event in (start, end):
+            event.record()
+        torch.cuda.synchronize()
+        # The host takes longer to issue the second than the device to record the first.
+        assert start.elapsed_time(end) == pytest.approx(0.0057)
+        x = torch.ones((8192, 8192), device="cuda")
+        torch.cuda.synchronize()
+        for _ in range(8):
+            x @ x
+        start.record()
+        torch.cuda.Event().record()
+        end.record()
+        torch.cuda.synchronize()
+        assert start.elapsed_time(end) == pytest.approx(event_us / 1000)
+
+
 def test_events_without_timing_and_unrecorded_ones_are_refused(kernbench: Kernbench) -> None:
     with kernbench.context():
         plain, timed = torch.cuda.Event(), torch.cuda.Event(enable_timing=True)

@@ -39,6 +39,7 @@ def run(ctx):
 SECTIONS = [
     "Results",
     "Bus bandwidth",
+    "What bounds the run",
     "Where the time went",
     "By range of the program",
     "Slowest commands",
@@ -179,7 +180,7 @@ def test_what_the_log_dropped_is_said(ran: RuntimeContext) -> None:
     for change in ran.engine.op_log.memory * 9:
         log.add_memory(change.sip, abs(change.nbytes))
     page = of_run(left_by(ran, op_log=log))
-    note = parts(page, Note, "Where the time went")[0]
+    note = parts(page, Note, "What bounds the run")[0]
     total = len(ran.engine.op_log.records)
     assert f"counts the first 20 records of {total}; --trace-limit 0 counts all" in note.text
     assert parts(page, Note, "Memory over time")[-1].text == (

@@ -4,7 +4,7 @@ import random
 from collections import Counter
 
 import pytest
-from examples import examples
+from examples import at_length, examples
 from hypothesis import HealthCheck, find, given, settings
 from hypothesis import strategies as st
 from programs_random import random_program
@@ -16,10 +16,7 @@ from kernbench.testing import Kernbench
 
 PROGRAMS = 2000
 CHUNK = 250
-CHUNKS = [
-    pytest.param(first, marks=pytest.mark.slow if first else ())
-    for first in range(0, PROGRAMS, CHUNK)
-]
+CHUNKS = [pytest.param(first, marks=at_length(first)) for first in range(0, PROGRAMS, CHUNK)]
 
 TIMED_CHUNK = 10
 TIMED = [
@@ -127,7 +124,7 @@ def test_every_program_is_python() -> None:
         compile(source_of(program).text, "program.py", "exec")
 
 
-@pytest.mark.slow
+@pytest.mark.at_length
 def test_every_one_of_many_programs_is_python() -> None:
     for seed in range(PROGRAMS, 10 * PROGRAMS):
         compile(source_of(random_program(seed)).text, "program.py", "exec")

@@ -5,7 +5,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from examples import examples
+from examples import at_length, examples
 from programs_model import differences, expected
 from programs_mutants import KINDS, random_mutant
 from programs_places import Mutant
@@ -20,10 +20,7 @@ from kernbench.testing import Kernbench
 
 MUTANTS = 3000
 CHUNK = 250
-CHUNKS = [
-    pytest.param(first, marks=pytest.mark.slow if first else ())
-    for first in range(0, MUTANTS, CHUNK)
-]
+CHUNKS = [pytest.param(first, marks=at_length(first)) for first in range(0, MUTANTS, CHUNK)]
 ATTEMPTS = 100
 """Programs that are looked through for a place for a mistake of one kind."""
 

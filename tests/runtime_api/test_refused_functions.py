@@ -15,15 +15,15 @@ def test_a_function_says_what_is_refused_and_what_to_do() -> None:
 
 
 def test_a_class_can_be_asked_for_and_makes_no_object() -> None:
-    kind = refused.refused_class("torch.cuda.CUDAGraph", "leave it out")
-    assert (kind.__module__, kind.__name__) == ("torch.cuda", "CUDAGraph")
+    kind = refused.refused_class("torch.cuda.MemPool", "leave it out")
+    assert (kind.__module__, kind.__name__) == ("torch.cuda", "MemPool")
     assert not isinstance(1, kind)
-    with pytest.raises(UnsupportedError, match=r"torch\.cuda\.CUDAGraph"):
+    with pytest.raises(UnsupportedError, match=r"torch\.cuda\.MemPool"):
         kind(1)
 
 
 def test_names_of_torch_cuda_are_refused_once() -> None:
-    assert isinstance(refused.CUDA["CUDAGraph"], type)
+    assert isinstance(refused.CUDA["MemPool"], type)
     assert not refused.CUDA.keys() & refused.MEMORY.keys()
     assert "torch.cuda" not in refused.OTHERS
 

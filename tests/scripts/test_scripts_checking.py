@@ -145,17 +145,14 @@ def test_what_torchrun_refuses_is_listed_and_nothing_else(tmp_path: Path) -> Non
         "model = torch.compile(nn.Conv2d(1, 2, 3).cuda())\n"
         "if isinstance(model, (nn.DataParallel, nn.Module)):\n"
         "    model = nn.DataParallel(model)\n"
-        "g = CUDAGraph()\n"
-        "with torch.cuda.graph(g):\n"
+        "g = MemPool()\n"
+        "with torch.cuda.use_mem_pool(g):\n"
         "    model.cholesky_solve(torch.frobnicate(3))\n"
-        "torch.cuda.CUDAGraph.replay(g)\n"
+        "torch.cuda.MemPool.snapshot(g)\n"
         "if hasattr(torch.cuda, 'memory_snapshot'):\n"
         "    torch.cuda.memory_snapshot()\n"
     )
-    graphs = (
-        "is not simulated; run the program without CUDA graphs; --set can lower the host's cost "
-        "of a launch"
-    )
+    pools = "is not simulated; tensors take memory of the simulated HBM; there is one allocator"
     exchange = "use collectives, or send and recv, of torch.distributed"
     parts = (
         "from torch.distributed import rpc\n"
@@ -168,8 +165,8 @@ def test_what_torchrun_refuses_is_listed_and_nothing_else(tmp_path: Path) -> Non
         [
             "train.py:7: torch.nn.DataParallel is not simulated; a rank has one device; use "
             "torch.nn.parallel.DistributedDataParallel",
-            f"train.py:8: torch.cuda.CUDAGraph {graphs} (also in line 11)",
-            f"train.py:9: torch.cuda.graph {graphs}",
+            f"train.py:8: torch.cuda.MemPool {pools} (also in line 11)",
+            f"train.py:9: torch.cuda.use_mem_pool {pools}",
             "parts.py:2: apex has kernels of its own for CUDA, which are not simulated; torch.nn "
             "and torch.optim have what is simulated",
             f"parts.py:4: torch.distributed.rpc.rpc_sync is not simulated; {exchange}",
@@ -221,8 +218,8 @@ def test_the_sentences() -> None:
         "torch.nn.DataParallel is not simulated; a rank has one device; use "
         "torch.nn.parallel.DistributedDataParallel"
     )
-    assert missing("torch.cuda.CUDAGrap", ()) == (
-        "PyTorch 2.13 has no torch.cuda.CUDAGrap; did you mean `torch.cuda.CUDAGraph`, which is "
+    assert missing("torch.cuda.MemPol", ()) == (
+        "PyTorch 2.13 has no torch.cuda.MemPol; did you mean `torch.cuda.MemPool`, which is "
         "not in kernbench.torch?"
     )
     assert missing("torch.zzzzzzzz", ()) == "PyTorch 2.13 has no torch.zzzzzzzz"
@@ -231,8 +228,8 @@ def test_the_sentences() -> None:
         "torch.multiprocessing.Queue is not in kernbench.torch; ranks exchange objects with "
         "torch.distributed"
     )
-    assert missing("torch.cuda.CUDAGraph.replay", ()).startswith(
-        "torch.cuda.CUDAGraph is not simulated; run the program without CUDA graphs"
+    assert missing("torch.cuda.MemPool.snapshot", ()).startswith(
+        "torch.cuda.MemPool is not simulated; tensors take memory of the simulated HBM"
     )
     assert missing_package("apex.optimizers") == (
         "apex has kernels of its own for CUDA, which are not simulated; torch.nn and torch.optim "

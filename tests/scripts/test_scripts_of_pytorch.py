@@ -62,7 +62,7 @@ def test_refused_names_by_module_are_all_of_them() -> None:
     whole = {f"{module}.{name}" for module, names in found.items() for name in names}
     assert whole == REFUSED.keys()
     assert found["torch.nn"]["DataParallel"] == REFUSED["torch.nn.DataParallel"]
-    assert (refusal("torch.cuda.CUDAGraph.replay") or "").startswith("torch.cuda.CUDAGraph is not")
+    assert (refusal("torch.cuda.MemPool.snapshot") or "").startswith("torch.cuda.MemPool is not")
 
 
 def test_the_last_lines_name_late_events_only_if_there_are_some() -> None:

@@ -149,10 +149,10 @@ def test_ranks_that_main_starts_as_processes(
         ("import sys; sys.exit(0)\n", {"nproc_per_node": 2}, 0, ""),
         ("from kernbench.torch.nn import Linera\n", {}, 1, "did you mean `torch.nn.Linear`?"),
         (
-            "from kernbench.torch.cuda import CUDAGraph\n",
+            "from kernbench.torch.cuda import MemPool\n",
             {"nproc_per_node": 2},
             1,
-            "torch.cuda.CUDAGraph is not simulated",
+            "torch.cuda.MemPool is not simulated",
         ),
         (
             IMPORTS

@@ -1,6 +1,12 @@
-"""How many examples hypothesis takes."""
+"""How many examples hypothesis takes, and which of many chunks of programs run where."""
 
+from collections.abc import Collection
+
+import pytest
 from hypothesis import settings
+
+SLOW = 1250
+"""Random programs that the slow tests take; `pytest -m at_length` takes those after them."""
 
 
 def examples(count: int) -> int:
@@ -10,3 +16,14 @@ def examples(count: int) -> int:
         count: Examples in a plain run.
     """
     return max(1, count * settings().max_examples // 100)
+
+
+def at_length(first: int) -> Collection[pytest.MarkDecorator]:
+    """Returns the markers of a chunk of random programs: the first chunk runs by default.
+
+    Args:
+        first: Number of its first program.
+    """
+    if not first:
+        return ()
+    return (pytest.mark.slow if first < SLOW else pytest.mark.at_length,)

@@ -69,7 +69,12 @@ def batched(requests: list[CaseRequest], folder: Path, moment: int) -> Batched:
 
 
 @pytest.mark.parametrize(
-    ("seed", "kills"), [(0, 1), *(pytest.param(s, 25, marks=pytest.mark.slow) for s in range(1, 5))]
+    ("seed", "kills"),
+    [
+        (0, 1),
+        pytest.param(1, 12, marks=pytest.mark.slow),
+        pytest.param(2, 90, marks=pytest.mark.at_length),
+    ],
 )
 def test_kills_of_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, kills: int

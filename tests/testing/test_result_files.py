@@ -101,7 +101,7 @@ def _write_until(path: Path, told: int, moment: int) -> int:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("kills", [20, pytest.param(250, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [20, pytest.param(250, marks=pytest.mark.at_length)])
 def test_kills_at_any_moment_leave_a_whole_file(tmp_path: Path, kills: int) -> None:
     """What the writer has said before it was killed is there; nothing is torn, nothing twice."""
     with open(os.devnull, "wb") as nothing:

@@ -60,8 +60,8 @@ def test_a_module_defined_before_any_context_runs_in_a_worker(kernbench: Kernben
 def test_what_is_not_simulated_is_named(kernbench: Kernbench) -> None:
     with pytest.raises(AttributeError, match=r"torch\.compile is not in kernbench"):
         torch.compile  # noqa: B018
-    with pytest.raises(AttributeError, match=r"torch\.cuda\.CUDAGraph is not simulated"):
-        kernbench.context().cuda.CUDAGraph  # noqa: B018
+    with pytest.raises(AttributeError, match=r"torch\.cuda\.MemPool is not simulated"):
+        kernbench.context().cuda.MemPool  # noqa: B018
 
 
 def test_outside_of_any_context(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,7 @@ class Rank(here.Rank):
         backward: Whether a backward pass runs.
         begun: Functional collectives for which nobody has waited yet, by the storage of the result,
             which the work keeps.
+        capture: Notes what it captures into a CUDA graph; None if it captures none.
         casts: Parameters that autocast has cast, by `id`: a weak reference to each, and the cast.
         generator: What random numbers of the device are drawn from, once there were any.
         coalesced: What was called since a group of operations was begun; None: none was.
@@ -54,6 +55,7 @@ class Rank(here.Rank):
         "ambient",
         "backward",
         "begun",
+        "capture",
         "casts",
         "chosen",
         "coalesced",
@@ -105,6 +107,7 @@ class Rank(here.Rank):
         self.ambient = False
         self.backward = False
         self.begun: dict[int, Any] = {}
+        self.capture: Any = None
         self.casts: dict[int, tuple[Any, torch.Tensor]] = {}
         self.coalesced: list[Any] | None = None
         self.mode: Any = None

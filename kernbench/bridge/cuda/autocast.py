@@ -19,11 +19,11 @@ import torch
 from torch._C import DispatchKey
 
 from kernbench.bridge.base.here import HERE
-from kernbench.bridge.cuda import autocast_lists as lists
 from kernbench.bridge.tensors.devices import device_of
 from kernbench.bridge.tensors.storages import STORAGES
 from kernbench.errors import not_simulated
 from kernbench.isolation.replaced import Patch
+from kernbench.runtime_api import autocast_lists as lists
 
 _ATEN: Final = torch.ops.aten
 _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))

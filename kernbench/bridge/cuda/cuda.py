@@ -9,11 +9,11 @@ from kernbench.bridge.base.here import HERE, this_rank
 from kernbench.bridge.cuda import cuda_devices, cuda_memory, randomness
 from kernbench.bridge.cuda.cuda_devices import check
 from kernbench.errors import not_simulated
+from kernbench.graphs.capture import capturing
 from kernbench.isolation.replaced import Patch
 from kernbench.operations import cuda as simulated
-from kernbench.runtime_api import nvtx
 from kernbench.runtime_api import refused_functions as refused
-from kernbench.runtime_api.profiler import record_function
+from kernbench.runtime_api.nvtx_ranges import NVTX
 
 _HIGHEST: Final = -5
 """The greatest priority that CUDA has (cudaDeviceGetStreamPriorityRange of an H200)."""
@@ -49,10 +49,10 @@ class Stream(simulated.Stream):
         """Device of the stream."""
         return this_rank().device
 
-    @staticmethod
-    def is_capturing() -> bool:
-        """Returns False: there are no CUDA graphs."""
-        return False
+    def is_capturing(self) -> bool:
+        """Returns whether commands of the stream are captured into a CUDA graph."""
+        capture = capturing(this_rank().process)
+        return capture is not None and capture.holds(self._line)
 
     @property
     def device_index(self) -> int:
@@ -75,9 +75,8 @@ class Stream(simulated.Stream):
 class Event(simulated.Event):
     """`torch.cuda.Event`: a moment in simulated time."""
 
-    def __init__(self, enable_timing: bool = False, blocking: bool = False, **_: Any) -> None:
-        del blocking  # how the host waits costs nothing here
-        super().__init__(enable_timing=enable_timing)
+    def __init__(self, enable_timing: bool = False, external: bool = False, **_: Any) -> None:
+        super().__init__(enable_timing=enable_timing, external=external)
 
     def record(self, stream: Any = None) -> None:
         """Records the moment when a stream is done with what it has now."""
@@ -146,39 +145,6 @@ class StreamContext:
             simulated.Stream.__exit__(self.stream, *error)
 
 
-class ExternalRanges:
-    """`torch.cuda.nvtx`: ranges, which traces and breakdowns show."""
-
-    @staticmethod
-    def mark(msg: str) -> None:
-        """Marks a moment: a range that ends at once."""
-        with nvtx.range("{}", msg):
-            pass
-
-    @staticmethod
-    def range_start(msg: str) -> Any:
-        """Begins a range, and returns what `range_end` ends it with."""
-        named = record_function(msg)
-        named.__enter__()
-        return named
-
-    @staticmethod
-    def range_end(range_id: Any) -> None:
-        """Ends a range."""
-        range_id.__exit__(None, None, None)
-
-
-NVTX: Final[dict[str, Any]] = {
-    "range_push": nvtx.range_push,
-    "range_pop": nvtx.range_pop,
-    "range": nvtx.range,
-    "mark": ExternalRanges.mark,
-    "range_start": ExternalRanges.range_start,
-    "range_end": ExternalRanges.range_end,
-}
-"""What `torch.cuda.nvtx` has while ranks run, by name."""
-
-
 class _Runtime:
     """`torch.cuda.cudart()`: profilers may be started and stopped; nothing else is there."""
 
@@ -227,7 +193,6 @@ FUNCTIONS: Final[dict[str, Any]] = {
     "_is_in_bad_fork": lambda: False,
     "is_bf16_supported": lambda including_emulation=True: True,
     "is_tf32_supported": lambda: True,
-    "is_current_stream_capturing": lambda: False,
     "cudart": _Runtime,
     "check_error": cuda_memory.nothing,
     "set_sync_debug_mode": set_sync_debug_mode,

@@ -103,7 +103,7 @@ def nothing(*_: Any, **__: Any) -> None:
 FUNCTIONS: Final[dict[str, Any]] = {
     "memory_allocated": _read("memory_allocated"),
     "max_memory_allocated": _read("max_memory_allocated"),
-    "memory_reserved": _read("memory_allocated"),
+    "memory_reserved": _read("memory_reserved"),
     "max_memory_reserved": _read("max_memory_allocated"),
     "memory_cached": _read("memory_allocated"),
     "max_memory_cached": _read("max_memory_allocated"),

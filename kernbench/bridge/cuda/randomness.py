@@ -53,6 +53,8 @@ class DeviceGenerator(_REAL):  # type: ignore[misc, valid-type]
 
     def manual_seed(self, seed: int) -> "DeviceGenerator":
         """Starts again from a seed."""
+        if HERE.rank is not None and HERE.rank.capture is not None:
+            HERE.rank.capture.check_seed(int(seed) & _MASK == self._seed)
         self._seed, self.offset = int(seed) & _MASK, 0
         return self
 
@@ -187,6 +189,8 @@ def draw(
         raise RuntimeError(f"Expected a '{expected}' device type for generator but found '{got}'")
     if not on_device:
         return func(*args, **kwargs)
+    if ours is not None and rank.capture is not None:
+        rank.capture.check_generator(ours)
     generator = ours or generator_of(rank)
     count = _count(args)
     seed = generator.next_seed(count)

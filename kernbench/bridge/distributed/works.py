@@ -66,6 +66,7 @@ class SimWork(_Work):
     ) -> None:
         super().__init__()
         self._command = work.command if command is None and work is not None else command
+        self._captured: int | None = None
         self._used = used
         self._moved = moved
         self._work = work
@@ -74,6 +75,8 @@ class SimWork(_Work):
 
     def _wait_for_numbers(self) -> None:
         moved = self._moved
+        if self._captured is not None and this_rank().capture is not None:
+            this_rank().capture.waited(self._captured)
         if moved is None or moved.time is not None:
             return
         if self._command is not None:
@@ -154,6 +157,8 @@ class SimWork(_Work):
 
     def trust(self) -> None:
         """Notes that library code waits in its own way, which nobody sees."""
+        if self._captured is not None and this_rank().capture is not None:
+            this_rank().capture.trusted.add(self._captured)
         this_rank().hazards.note_waited(self._used, trusted=True)
 
 
@@ -250,17 +255,23 @@ def call(rank: Rank, tensors: Any, function: Callable[[Callable[[Any], Any]], An
             work = function(blocks_of)
     finally:
         process.giving = None
-    hazards.note_used(blocks)
     used = refs_of(blocks)
     if isinstance(work, Work) and _is_of_pytorch():
         world_of(process).unwaited.get(process.rank, {}).pop(work, None)
-    command = command_of(work, rank.process)
-    moved = moved_of(command)
-    if moved is None:
+    ours = work if isinstance(work, Work) else None
+    if rank.capture is not None:
+        made = SimWork(None, ours, tensors, used)
+        made._captured = rank.capture.sent(blocks)
         let_go(blocks)
     else:
-        moved.when_settled(lambda _: let_go(blocks))
-    made = SimWork(moved, work if isinstance(work, Work) else None, tensors, used, command)
+        hazards.note_used(blocks)
+        command = command_of(work, rank.process)
+        moved = moved_of(command)
+        if moved is None:
+            let_go(blocks)
+        else:
+            moved.when_settled(lambda _: let_go(blocks))
+        made = SimWork(moved, ours, tensors, used, command)
     if rank.coalesced is not None:
         rank.coalesced.append(made)
     return made

@@ -1,10 +1,12 @@
 """Products of matrices and convolutions: what each operation multiplies."""
 
+from itertools import pairwise
 from math import prod
 from typing import Any, Final
 
 import torch
 
+from kernbench.bridge.base.here import HERE
 from kernbench.bridge.operations.costs_operands import Formula, layout, layouts, operands_of
 from kernbench.hw.library import Library
 from kernbench.kernels import convolutions, products
@@ -47,17 +49,49 @@ def matmul(first: int, *, turned: bool = False) -> Formula:
     return duration
 
 
-def _grouped(library: Library, args: Any, kwargs: Any, out: Any) -> int:
-    """One launch multiplies groups of rows, each with a matrix of its own."""
-    del kwargs
-    left, right = args[0], args[1]
-    nbytes = total_bytes(layouts(args)) + total_bytes(layouts(out))
-    if left.dim() == right.dim() == 2:  # sums over groups of columns
-        sizes = Sizes(1, left.shape[0], right.shape[1], left.shape[1])
-    else:
-        columns = right.shape[-1]
-        sizes = Sizes(1, out.numel() // max(1, columns), columns, left.shape[-1])
-    return products.duration_ps(library, layout(left).dtype, sizes, nbytes)
+def _grouped(ends: int) -> Formula:
+    """Returns the time of a product of each group of rows, or of columns, in one launch.
+
+    Args:
+        ends: Place among the arguments of where the groups end; also called `offs`.
+    """
+
+    def duration(library: Library, args: Any, kwargs: Any, out: Any) -> int:
+        left, right = args[0], args[1]
+        offs = kwargs.get("offs") if kwargs else None
+        if offs is None and len(args) > ends:
+            offs = args[ends]
+        m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
+        if offs is None:  # a batch
+            sizes = [Sizes(1, m, n, k)] * left.shape[0]
+        elif left.dim() == right.dim():  # groups of what is summed over
+            sizes = [Sizes(1, m, n, each) for each in _groups(offs, k)]
+        elif left.dim() == 2:
+            sizes = [Sizes(1, each, n, k) for each in _groups(offs, m)]
+        else:
+            sizes = [Sizes(1, m, each, k) for each in _groups(offs, n)]
+        nbytes = total_bytes(operands_of(args, kwargs)) + total_bytes(layouts(out))
+        return products.grouped_ps(library, layout(left).dtype, sizes, nbytes)
+
+    return duration
+
+
+def _groups(ends: torch.Tensor, total: int) -> list[int]:
+    """Returns the extents of groups; where their ends are not known, as even as they can be.
+
+    Args:
+        ends: Where each group ends.
+        total: Extent of all groups together.
+    """
+    rank, count, known = HERE.rank, max(1, ends.numel()), None
+    if rank is None or rank.data:
+        known = ends
+    elif rank.numbers is not None:
+        known = rank.numbers.of(ends)
+    if known is None:
+        return [total * (place + 1) // count - total * place // count for place in range(count)]
+    stops = known.tolist()
+    return [max(0, end - begin) for begin, end in pairwise([0, *stops])]
 
 
 def precision() -> tuple[str, str]:
@@ -100,6 +134,9 @@ def _convolution_backward(library: Library, args: Any, kwargs: Any, out: Any) ->
     )
 
 
+OF_VALUES: Final = frozenset((_ATEN._grouped_mm, _ATEN._scaled_grouped_mm))
+"""Operations whose time depends on values."""
+
 CONVOLUTIONS: Final = frozenset((_ATEN.convolution, _ATEN.convolution_backward))
 
 FORMULAS: Final[dict[Any, Formula]] = {
@@ -117,8 +154,8 @@ FORMULAS: Final[dict[Any, Formula]] = {
     _ATEN.linear: matmul(0, turned=True),
     _ATEN._scaled_mm: matmul(0),
     _ATEN._int_mm: matmul(0),
-    _ATEN._grouped_mm: _grouped,
-    _ATEN._scaled_grouped_mm: _grouped,
+    _ATEN._grouped_mm: _grouped(2),
+    _ATEN._scaled_grouped_mm: _grouped(4),
     _ATEN.convolution: _convolution,
     _ATEN.convolution_backward: _convolution_backward,
 }

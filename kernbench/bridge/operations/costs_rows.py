@@ -61,7 +61,7 @@ def _gathered(library: Library, args: Any, kwargs: Any, out: Any) -> int:
 
 def _scattered(name: str) -> Formula:
     """Returns the time of writing elements of a source to places of a target."""
-    in_place = name.endswith("_")
+    in_place, kernel = name.endswith("_"), indexing.kernel_of(name)
 
     def duration(library: Library, args: Any, kwargs: Any, out: Any) -> int:
         del kwargs
@@ -70,7 +70,7 @@ def _scattered(name: str) -> Formula:
         if "index_put" in name and len(args) > 3 and args[3]:
             indices, values = layouts(args[1]), layout(args[2])
             return indexing.accumulate_ps(library, target, indices, values, copied)
-        return indexing.scatter_ps(library, target, layouts(args[1:]), copied)
+        return indexing.scatter_ps(library, target, layouts(args[1:]), copied, kernel=kernel)
 
     return duration
 
@@ -89,9 +89,7 @@ _REDUCTIONS: Final = (
     *("sum", "mean", "prod", "amax", "amin", "any", "all", "std", "var", "std_mean", "var_mean"),
     *("norm", "linalg_vector_norm", "logsumexp", "nansum", "count_nonzero", "aminmax"),
 )
-_LOOK_UPS: Final = (
-    *("index", "index_select", "gather", "take", "take_along_dim", "masked_select", "nonzero"),
-)
+_LOOK_UPS: Final = (*("index", "gather", "take", "take_along_dim", "masked_select", "nonzero"),)
 _SCATTERS: Final = (
     *("index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put", "scatter", "scatter_"),
     *("scatter_add", "scatter_add_", "scatter_reduce", "index_add", "index_add_", "index_copy"),
@@ -120,6 +118,7 @@ FORMULAS: Final[dict[Any, Formula]] = {
     _ATEN.batch_norm_gather_stats_with_counts: _gathered_stats,
     _ATEN.embedding: by_operands(indexing.embedding_ps, 1, OUT),
     _ATEN.embedding_dense_backward: by_operands(indexing.embedding_backward_ps, 0, 1, OUT),
+    _ATEN.index_select: by_operands(indexing.select_ps, 2, OUT),
     _ATEN.topk: _top,
 }
 """Times of operations on rows and places, by operation."""

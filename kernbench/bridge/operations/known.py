@@ -7,6 +7,7 @@ import torch
 
 from kernbench.bridge.distributed.functional import collective
 from kernbench.bridge.operations.costs import FREE, cost_of
+from kernbench.bridge.operations.costs_gemm import OF_VALUES
 from kernbench.bridge.operations.half import widened
 from kernbench.bridge.operations.watched import watched
 from kernbench.bridge.tensors.hazards import Operands
@@ -97,7 +98,7 @@ class Known:
         self.reads: Final = func in _READS
         self.size: Final = place_of_size(func)
         self.sizes: Final = torch.Tag.dynamic_output_shape in func.tags
-        self.repeats: Final = not self.sizes
+        self.repeats: Final = not self.sizes and func._overloadpacket not in OF_VALUES
         self.shards: Final = func.namespace == "fsdp" and "copy_in" not in str(func)
         self.sparse: Final = "sparse" in func.name()
         self.run: Final = watched(func, widened(func)) if data else widened(func)

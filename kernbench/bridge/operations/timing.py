@@ -262,6 +262,24 @@ class TimeMode(TorchDispatchMode):
         with placed(rank, True):
             return self.__torch_dispatch__(func, types, args, {**kwargs, "device": rank.physical})
 
+    def known(self, func: Any) -> Known:
+        """Returns what is known of an operation."""
+        known = self._known.get(id(func))
+        if known is None:
+            known = self._known[id(func)] = Known(func, self._rank.data)
+        return known
+
+    def compute(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Runs an operation of the device on this computer, and issues nothing."""
+        if isinstance(func, HigherOrderOperator):
+            return OPERATIONS[func.name()](self._rank, self._library, *args).out
+        known = self.known(func)
+        if self._hazards.watch:
+            self._hazards.look(known.operands, known.cost.name, args, kwargs)
+        if known.plain:
+            return known.run(*args, **kwargs)
+        return self._run(known, func, args, kwargs, True)
+
     def _issue(self, cost: Cost, duration: int) -> None:
         """Issues the command of an operation."""
         rank, process = self._rank, self._process

@@ -37,7 +37,7 @@ from kernbench.bridge.distributed.world import (
     end_of_backward,
     warn_not_in_group,
 )
-from kernbench.bridge.operations import as_cuda, dispatch_rules, eager, flex, triton_kernels
+from kernbench.bridge.operations import as_cuda, dispatch_rules, eager, flex, graphs, triton_kernels
 from kernbench.bridge.programs import loading, passed, profiling, saving, scripts
 from kernbench.bridge.tensors import device_type, devices, tensor_methods
 from kernbench.bridge.tensors.hazards import giving_bytes
@@ -122,6 +122,7 @@ def patches(spawn: Callable[..., Any]) -> Iterator[Patch | WhenImported]:
     for owner, name, value in as_cuda.replacements():
         yield Patch(owner, name, value)
     yield from flex.patches()
+    yield from graphs.patches()
     yield from loading.patches()
     yield from passed.patches()
     yield from profiling.patches()
@@ -134,11 +135,11 @@ def patches(spawn: Callable[..., Any]) -> Iterator[Patch | WhenImported]:
     yield from rank_threads.patches()
     yield from _distributed()
     yield from dispatch_rules.patches()
-    graph = torch.autograd.graph
-    saved = graph.saved_tensors_hooks
+    autograd = torch.autograd.graph
+    saved = autograd.saved_tensors_hooks
     yield Patch(saved, "__init__", eager.hooks(saved.__init__))
-    backward = end_of_backward(graph._engine_run_backward)
-    yield Patch(graph, "_engine_run_backward", backward)
+    backward = end_of_backward(autograd._engine_run_backward)
+    yield Patch(autograd, "_engine_run_backward", backward)
     yield Patch(torch.autograd, "_engine_run_backward", backward)
     yield Patch(mp, "spawn", spawn)
     yield Patch(mp, "start_processes", spawn)

@@ -102,7 +102,7 @@ class Hazards:
             elif held in self._used:
                 crosses = operands.copies and not held.on_device and self._crosses(args)
                 self._check(held, tensor, does, crosses=crosses)
-        if not self._blank:
+        if not self._blank or self._rank.capture is not None:  # nothing is read in a capture
             return False
         if operands.free:
             for tensor in operands.replaced(args, kwargs or {}):
@@ -175,7 +175,7 @@ class Hazards:
     @property
     def looks(self) -> bool:
         """Whether a collective may be refused for what it is given."""
-        return bool(self._blank)
+        return bool(self._blank) and self._rank.capture is None
 
     def note_used(self, blocks: Sequence[Tensor]) -> None:
         """Notes the tensors of a collective or message that the rank has just issued."""

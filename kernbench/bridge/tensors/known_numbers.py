@@ -119,8 +119,12 @@ class KnownNumbers:
 
     def forget(self, tensor: torch.Tensor) -> None:
         """Takes note that something else writes a tensor."""
-        if self._kept:
-            self._kept.pop(tensor.untyped_storage()._cdata, None)
+        self.forget_storage(tensor.untyped_storage())
+
+    def forget_storage(self, storage: Any) -> None:
+        """Takes note that something else writes a storage; None: one that is gone."""
+        if self._kept and storage is not None:
+            self._kept.pop(storage._cdata, None)
 
     def follow(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Takes note of what an operation has made and written."""

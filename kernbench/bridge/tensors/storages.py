@@ -432,14 +432,21 @@ def block_of(rank: Rank, tensor: torch.Tensor, *, of_host: bool = False) -> Tens
         label = Label(dtype, tuple(tensor.shape))
         on_device = rank.ambient and rank.data and not of_host
         held = hold(rank, storage, on_device=on_device, label=label)
+    shape, strides = tuple(tensor.shape), tuple(tensor.stride())
+    return window_on(rank, held, storage, dtype, shape, strides, tensor.storage_offset())
+
+
+def window_on(
+    rank: Rank, held: Held, storage: Any, dtype: DType, shape: Any, strides: Any, offset: int
+) -> Tensor:
+    """Returns a tensor of this package over a part of a storage, as `block_of`."""
     if rank.races is not None:
         rank.races.told(held)
     buffer = Buffer(held.buffer.allocation)
     if rank.data or held.sip < 0:
         buffer.data = held.array_of(storage)
     buffer.fixed = True
-    shape, strides = tuple(tensor.shape), tuple(tensor.stride())
-    window = View(buffer, dtype, shape, strides, tensor.storage_offset())
+    window = View(buffer, dtype, shape, strides, offset)
     device: Device = cuda_device(held.sip) if held.sip >= 0 else CPU
     return wrap(held, window, device)
 

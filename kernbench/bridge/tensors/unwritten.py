@@ -22,7 +22,7 @@ import torch
 from kernbench.bridge.base.here import HERE, Rank
 from kernbench.bridge.tensors.operands import is_sparse, tensors_in
 from kernbench.bridge.tensors.storages import ADDRESS, DTYPES, STORAGES, Held, hold
-from kernbench.errors import CallSite, site_fact
+from kernbench.errors import CallSite, is_ours, site_fact
 from kernbench.kernels.names import kernel_name
 from kernbench.memory import Array, Buffer, UninitialisedReadError, View, never_written
 from kernbench.process.act import HostWrite
@@ -451,7 +451,10 @@ def noting_blank(real: Callable[..., Any]) -> Callable[..., Any]:
         out = real(*args, **options)
         rank = HERE.rank
         if rank is not None and rank.making is None and options.get("out") is None:
-            caller: str = sys._getframe(1).f_globals.get("__name__", "")
+            frame = sys._getframe(1)
+            while frame.f_back and is_ours(frame):  # the bridge may have replaced it twice
+                frame = frame.f_back
+            caller: str = frame.f_globals.get("__name__", "")
             if not caller.startswith("torch.") or caller.startswith("torch.nn.modules."):
                 rank.hazards.unwritten.note(out)
         return out

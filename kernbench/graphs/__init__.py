@@ -1,0 +1,1 @@
+"""CUDA graphs: commands of a rank, noted once and issued again by one call of the host."""

@@ -1,0 +1,44 @@
+"""All tables that are known, by name."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from kernbench.validation import (
+    attending,
+    beside,
+    collectives,
+    experts,
+    hosts,
+    kernels,
+    products,
+    sequences,
+    whole,
+)
+from kernbench.validation.table import Table
+
+TABLES: Final[Mapping[str, Table]] = {
+    table.name: table
+    for table in (
+        products.GEMM,
+        products.GEMM2,
+        products.SUSTAINED,
+        *kernels.TABLES,
+        *attending.TABLES,
+        *collectives.TABLES,
+        *beside.TABLES,
+        sequences.CP_ATTENTION,
+        experts.MOE,
+        *hosts.TABLES,
+        *whole.TABLES,
+    )
+}
+"""The tables, in the order in which reports have them."""
+
+WITHOUT_PROGRAMS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("triton_add", "triton_softmax", "triton_gemm", "triton_flash"),
+        "no program here has kernels of Triton",
+    ),
+    "programs3_ops": "its rows say shapes, but not types, strides and other arguments",
+}
+"""Why tables that are known have no program, by name."""

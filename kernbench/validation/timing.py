@@ -1,0 +1,90 @@
+"""How a call was measured, as code of a rank; each function takes either `torch`."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+Call = Callable[[], object]
+
+DTYPES: Final = {
+    "bf16": "bfloat16",
+    "bfloat16": "bfloat16",
+    "fp16": "float16",
+    "float16": "float16",
+    "fp32": "float32",
+    "float32": "float32",
+    "tf32": "float32",
+    "fp8": "float8_e4m3fn",
+}
+"""Names of types in tables, as `torch` has them."""
+
+FLUSH_BYTES: Final = 256 << 20
+"""What was written between calls, so that nothing of a call was left in the L2."""
+
+LEAD: Final = 64
+"""Times that it is written: until the last one ends, the host has issued all that follows.
+
+It stands for the spin kernel of the measurements, too. A product would, unlike them, warm the chip.
+"""
+
+REPLAYS: Final = 20
+"""Calls of a CUDA graph in the measurements."""
+
+
+def new(torch: Any, *shape: int, dtype: str = "bf16", grad: bool = False) -> Any:
+    """Returns a tensor on the rank's device.
+
+    Args:
+        dtype: Name of its type in tables, or in `torch`.
+        grad: Whether it is a leaf that gets a gradient.
+    """
+    kind = getattr(torch, DTYPES.get(dtype, dtype))
+    return torch.zeros(*shape, dtype=kind, device="cuda", requires_grad=grad)
+
+
+def alone_us(torch: Any, call: Call, calls: int = 1) -> float:
+    """Returns the microseconds of a call on a device whose host is ahead, the L2 flushed before.
+
+    Events and what is between them, as the tables have it: the flush, an event, the call, an event.
+
+    Args:
+        call: What is timed; called once before.
+        calls: How often it is called between the events; the time is of one.
+    """
+    flush = new(torch, FLUSH_BYTES, dtype="int8")
+    call()
+    torch.cuda.synchronize()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for _ in range(LEAD):
+        flush.zero_()
+    begin.record()
+    for _ in range(calls):
+        call()
+    end.record()
+    torch.cuda.synchronize()
+    return 1e3 * float(begin.elapsed_time(end)) / calls
+
+
+def replayed_us(torch: Any, call: Call) -> float:
+    """Returns the microseconds of a call that a CUDA graph repeats, so without the host.
+
+    The graph is not captured: the host is ahead of the same calls, which a device cannot tell.
+    """
+    return alone_us(torch, call, REPLAYS)
+
+
+def eager_us(torch: Any, call: Call, calls: int = REPLAYS) -> float:
+    """Returns the microseconds of a call in a loop of the host, the device idle before.
+
+    Args:
+        call: What is timed; called once before.
+        calls: How often it is called between the events; the time is of one.
+    """
+    call()
+    torch.cuda.synchronize()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(calls):
+        call()
+    end.record()
+    torch.cuda.synchronize()
+    return 1e3 * float(begin.elapsed_time(end)) / calls

@@ -1,0 +1,179 @@
+"""The tables of the public host: what is stored is what is simulated, and what documents say."""
+
+import importlib.util
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernbench.validation.catalogue import TABLES
+from kernbench.validation.reading import read_folder
+from kernbench.validation.rows import run_row
+from kernbench.validation.table import BRIDGE, OWN, Found
+from kernbench.validation.validating import validate
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "validation" / "h200x8"
+ANEW = "`python validation/refresh.py` writes it anew"
+
+MOST = {
+    "gemm": 6,
+    "gemm2": 8,
+    "gemm_sustained": 9,
+    "memory": 12,
+    "elementwise": 26,
+    "rowops": 19,
+    "rowops2": 21,
+    "embedding": 12,
+    "optim": 10,
+    "pcie": 7,
+    "attention": 4,
+    "attention2": 7,
+    "collectives": 8,
+    "collectives forced": 17,
+    "protocols": 9,
+    "p2p": 18,
+    "concurrent": 14,
+    "tp_mlp": 22,
+    "overlap": 9,
+    "overlap2": 17,
+    "model": 20,
+    "cp_attention": 14,
+    "moe": 48,
+}
+"""Mean absolute percentage errors that no table may exceed under either torch."""
+
+
+@cache
+def _stored() -> Any:
+    return json.loads((FOLDER / "result.json").read_text(encoding="utf-8"))
+
+
+def _script() -> Any:
+    spec = importlib.util.spec_from_file_location("refresh", ROOT / "validation" / "refresh.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _differences(which: str, every: int) -> list[str]:
+    """Returns the cells of a sample whose prediction is not the stored one."""
+    stored = {
+        (cell["table"], cell["line"], cell["column"]): cell[which] for cell in _stored()["cells"]
+    }
+    wrong = []
+    lines = [line for line in read_folder(FOLDER).lines if not line.table.scripts]
+    for line in lines[::every]:
+        found = run_row(line.table, line.row, which, "h200x8")
+        for column in line.measured:
+            was = stored[line.table.name, line.number, column]
+            now = found.predicted.get(column)
+            if was != now:
+                wrong.append(f"{line.place} {column}: {was} was stored, now {now}")
+    return wrong
+
+
+def test_a_sample_takes_as_long_as_stored() -> None:
+    assert not _differences(OWN, 20), ANEW
+
+
+@pytest.mark.slow
+def test_all_rows_take_as_long_as_stored() -> None:
+    assert not _differences(OWN, 1), ANEW
+
+
+@pytest.mark.torch
+def test_a_sample_takes_as_long_as_stored_under_pytorch() -> None:
+    pytest.importorskip("torch")
+    assert not _differences(BRIDGE, 40), ANEW
+
+
+@pytest.mark.torch
+def test_a_program_of_several_ranks_takes_as_long_as_stored() -> None:
+    pytest.importorskip("torch")
+    line = next(
+        line
+        for line in read_folder(FOLDER, ["programs"]).lines
+        if (line.row["program"], line.row["world"], line.row["hidden"]) == ("ddp", "2", "1024")
+    )
+    found = run_row(line.table, line.row, BRIDGE, "h200x8")
+    stored = [
+        cell[BRIDGE]
+        for cell in _stored()["cells"]
+        if (cell["table"], cell["line"]) == ("programs", line.number)
+    ]
+    assert list(found.predicted.values()) == stored, ANEW
+
+
+def test_every_row_is_in_the_result() -> None:
+    rows = {
+        (line.table.name, line.number, column): value
+        for line in read_folder(FOLDER).lines
+        for column, value in line.measured.items()
+    }
+    stored = {
+        (cell["table"], cell["line"], cell["column"]): cell["measured"]
+        for cell in _stored()["cells"]
+    }
+    assert stored == rows, ANEW
+
+
+def test_scores_are_those_of_the_cells() -> None:
+    by_part: dict[str, list[tuple[float, float]]] = {}
+    rows = {(line.table.name, line.number): line.row for line in read_folder(FOLDER).lines}
+    for cell in _stored()["cells"]:
+        part = TABLES[cell["table"]].part(rows[cell["table"], cell["line"]], cell["column"])
+        if cell[OWN] is not None:
+            name = f"{cell['table']} {part}".rstrip()
+            by_part.setdefault(name, []).append((cell[OWN], cell["measured"]))
+    for part, cells in by_part.items():
+        told = _stored()["tables"][part][OWN]
+        errors = [abs(predicted / measured - 1) for predicted, measured in cells]
+        assert told["mape"] == pytest.approx(sum(errors) / len(errors), abs=1e-4), part
+        assert told["cells"] == len(cells)
+        assert told["within_10_percent"] == pytest.approx(
+            sum(error <= 0.1 for error in errors) / len(errors), abs=1e-4
+        )
+
+
+@pytest.mark.parametrize("part", MOST)
+def test_no_table_is_farther_off_than_it_was(part: str) -> None:
+    for torch, told in _stored()["tables"][part].items():
+        assert 0 < 100 * told["mape"] <= MOST[part], torch
+
+
+def test_the_document_says_what_is_stored() -> None:
+    text = (ROOT / "docs" / "fidelity.md").read_text(encoding="utf-8")
+    assert _script().with_tables(text, _stored()) == text, ANEW
+
+
+def test_a_law_has_fewer_numbers_than_a_fifth_of_its_cells() -> None:
+    script = _script()
+    for line in list(script.laws(_stored()))[1:]:
+        name, _, numbers, cells, _ = (part.strip() for part in line.strip("|\n").split("|"))
+        assert int(numbers) > 0, name
+        if name not in {"rows", "look-ups", "lists", "PCIe"}:  # the document says why
+            assert int(numbers) < int(cells) / 5, name
+
+
+def test_numbers_of_a_file_are_counted_with_their_units() -> None:
+    count = _script().numbers
+    assert count({"a": "4.5 us", "b": [1, {"c": 2.5}], "d": "flash", "e": True, "f": None}) == 3
+
+
+def test_what_a_program_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernbench.validation.rows.find_spec", lambda name: None)
+    line = next(
+        line
+        for line in read_folder(FOLDER, ["programs3"]).lines
+        if line.row["command"].startswith("vision.py")
+    )
+    assert run_row(line.table, line.row, BRIDGE, "h200x8") == Found(missing="needs torchvision")
+    done = validate(FOLDER, "sip8", names=["programs3"], which=[OWN], jobs=1)
+    assert {each.found[OWN].missing for each in done.results} == {
+        "measured on H200, and the machine is sip8"
+    }
