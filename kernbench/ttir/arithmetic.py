@@ -14,7 +14,7 @@ import numpy as np
 
 from kernbench.errors import UnsupportedError
 from kernbench.ttir.module import Operation
-from kernbench.ttir.types import SCALARS, Type
+from kernbench.ttir.types import SCALARS, Descriptor, Type
 
 Array = np.ndarray[Any, Any]
 Function = Callable[..., Array]
@@ -22,7 +22,9 @@ Function = Callable[..., Array]
 _UNSIGNED: Final = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _HALVES: Final = frozenset({"f16", "bf16"})
 _LARGEST: Final = {
-    name: float(ml_dtypes.finfo(SCALARS[name]).max) for name in SCALARS if name.startswith("f8")
+    name: float(ml_dtypes.finfo(SCALARS[name]).max)  # type: ignore[no-untyped-call]
+    for name in SCALARS
+    if name.startswith("f8")
 }
 
 
@@ -78,9 +80,10 @@ def to_whole(a: Array, dtype: np.dtype[Any], *, signed: bool) -> Array:
         signed: Whether its numbers have a sign.
     """
     if dtype == np.bool_:
-        return widened(a) != 0
-    kind = dtype if signed else np.dtype(_UNSIGNED[dtype.itemsize])
-    limits = np.iinfo(kind)
+        some: Array = widened(a) != 0
+        return some
+    kind: np.dtype[Any] = dtype if signed else np.dtype(_UNSIGNED[dtype.itemsize])
+    limits = np.iinfo(kind.type)
     wide = np.trunc(a.astype(np.float64))
     inside = np.where(np.isnan(wide) | (np.abs(wide) >= 2.0**64), 0.0, wide)
     found = np.where(
@@ -95,8 +98,9 @@ def to_whole(a: Array, dtype: np.dtype[Any], *, signed: bool) -> Array:
 def _divided(a: Array, b: Array) -> Array:
     """Returns quotients rounded towards zero, as C; 0 where the divisor is."""
     safe = np.where(b == 0, b.dtype.type(1), b)
-    found = a // safe
-    return np.where(b == 0, a.dtype.type(0), found + ((a % safe != 0) & ((a < 0) != (safe < 0))))
+    found: Array = a // safe
+    found = found + ((a % safe != 0) & ((a < 0) != (safe < 0)))
+    return np.where(b == 0, a.dtype.type(0), found)
 
 
 def _remainder(a: Array, b: Array) -> Array:
@@ -134,13 +138,15 @@ def high_half(a: Array, b: Array) -> Array:
     if a.dtype.itemsize < 8:
         bits = 8 * a.dtype.itemsize
         product = x.astype(np.uint64) * y.astype(np.uint64)
-        return (product >> bits).astype(x.dtype).view(a.dtype)
+        upper: Array = (product >> bits).astype(x.dtype)
+        return upper.view(a.dtype)
     mask, half = np.uint64(0xFFFFFFFF), np.uint64(32)
     low_x, high_x, low_y, high_y = x & mask, x >> half, y & mask, y >> half
     low = low_x * low_y
     middle = high_x * low_y + (low >> half)
     other = low_x * high_y + (middle & mask)
-    return (high_x * high_y + (middle >> half) + (other >> half)).view(a.dtype)
+    found: Array = high_x * high_y + (middle >> half) + (other >> half)
+    return found.view(a.dtype)
 
 
 def _fused(a: Array, b: Array, c: Array) -> Array:
@@ -149,11 +155,12 @@ def _fused(a: Array, b: Array, c: Array) -> Array:
     return (a.astype(np.float64) * b.astype(np.float64) + c.astype(np.float64)).astype(a.dtype)
 
 
-_ERF: Final = np.frompyfunc(erf_of, 1, 1)
+_ERF: Final[Any] = np.frompyfunc(erf_of, 1, 1)
 
 
 def _erf(a: Array) -> Array:
-    return _ERF(a).astype(a.dtype)
+    found: Array = _ERF(a).astype(a.dtype)
+    return found
 
 
 WHOLE: Final[Mapping[str, Function]] = {
@@ -264,6 +271,20 @@ COMPARED_FLOATING: Final[Mapping[str, Function]] = {
 """Comparisons of floating-point numbers: those with `u` are true if one is NaN."""
 
 
+def not_known(operation: Operation, what: str = "") -> UnsupportedError:
+    """Returns the refusal of an operation.
+
+    Args:
+        what: What of it is not simulated; the operation itself if empty.
+    """
+    name = f"the operation {operation.name} of Triton's IR"
+    return UnsupportedError(
+        f"{name}: {what} is not simulated" if what else f"{name} is not simulated",
+        [f"at {site}" for site in operation.sites[:1]],
+        hint="write it with operations of triton.language",
+    )
+
+
 def elementwise(operation: Operation) -> Function | None:
     """Returns what an operation computes of its operands; None if it is not of these dialects.
 
@@ -282,7 +303,9 @@ def elementwise(operation: Operation) -> Function | None:
         compared = COMPARED_FLOATING[predicate]
         return compared if given.dtype.itemsize > 1 else _widening(compared)
     if name == "select":
-        return np.where
+        if isinstance(result.element, Descriptor):
+            raise not_known(operation, "to choose between descriptors")
+        return _chosen(0 if given.shape == result.shape else len(result.shape))
     converted = _conversion(name, operation, given, result)
     if converted is not None:
         return converted
@@ -293,14 +316,19 @@ def elementwise(operation: Operation) -> Function | None:
         return found
     found = FLOATING.get(name)
     if found is None:
-        raise UnsupportedError(
-            f"the operation {operation.name} of Triton's IR is not simulated",
-            [f"at {site}" for site in operation.sites[:1]],
-            hint="write it with operations of triton.language",
-        )
+        raise not_known(operation)
     if given.dtype.itemsize >= 4:
         return found
     return _rounding(found, result.element)
+
+
+def _chosen(rank: int) -> Function:
+    """Returns what chooses between tiles; by one condition for each program if a rank is given."""
+
+    def chosen(condition: Array, a: Array, b: Array) -> Array:
+        return np.where(condition.reshape(-1, *(1,) * rank) if rank else condition, a, b)
+
+    return chosen
 
 
 def _widening(function: Function) -> Function:
@@ -309,6 +337,11 @@ def _widening(function: Function) -> Function:
 
 def _rounding(function: Function, to: Any) -> Function:
     return lambda *operands: rounded(function(*map(widened, operands)), to)
+
+
+def _from_whole(a: Array, to: str) -> Array:
+    """Returns whole numbers as floating-point ones, rounded once."""
+    return a.astype(np.float32) if to == "f32" else rounded(a.astype(np.float64), to)
 
 
 def _conversion(name: str, operation: Operation, given: Type, result: Type) -> Function | None:
@@ -327,11 +360,9 @@ def _conversion(name: str, operation: Operation, given: Type, result: Type) -> F
     if name == "sitofp":
         if given.element == "i1":
             return lambda a: rounded(-a.astype(np.float32), str(to))
-        return lambda a: rounded(a.astype(np.float64), str(to)) if to != "f32" else a.astype(dtype)
+        return lambda a: _from_whole(a, str(to))
     if name == "uitofp":
-        return lambda a: rounded(
-            (a if a.dtype == np.bool_ else unsigned(a)).astype(np.float64), str(to)
-        )
+        return lambda a: _from_whole(a if a.dtype == np.bool_ else unsigned(a), str(to))
     if name in ("fptosi", "fptoui"):
         return lambda a: to_whole(a, dtype, signed=name == "fptosi")
     if name == "bitcast":

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from kernbench.errors import UnsupportedError
-from kernbench.ttir.arithmetic import elementwise
+from kernbench.ttir.arithmetic import elementwise, not_known
 from kernbench.ttir.frames import Frame, Step
-from kernbench.ttir.module import Block, Function, Module, Operation, Region, Value
+from kernbench.ttir.module import Block, Function, Module, Operation, Region, Value, within
+from kernbench.ttir.roots import roots_of
 from kernbench.ttir.sums import plain
-from kernbench.ttir.types import Descriptor, Pointer
+from kernbench.ttir.types import Descriptor
 
 ENDS: Final = frozenset(
     {
@@ -58,6 +58,7 @@ class Compiler:
         module: See above, as for `function`.
         roots: By number of a pointer or descriptor: the argument whose memory it is in; None if
             that is not known before it runs.
+        used: Numbers of the values that some operation takes.
         largest: Elements of its largest tile.
         handlers: See above.
         waits: Whether a program may wait for what another one writes.
@@ -69,12 +70,10 @@ class Compiler:
         self.module: Final = module
         self.function: Final = function
         self.handlers: Final = handlers
-        self.roots: Final[dict[int, int | None]] = {}
+        self.roots: Final = roots_of(function)
+        self.used: Final = used_in(function.body)
         self.largest = 1
         self.waits = False
-        for place, value in enumerate(function.arguments):
-            if isinstance(value.type.element, Pointer | Descriptor):
-                self.roots[value.number] = place if function.public else None
         self.blocks: Final = self.bodies(function.body)
 
     def bodies(self, region: Region) -> dict[str, Body]:
@@ -109,28 +108,19 @@ class Compiler:
         """
         function = elementwise(operation)
         if function is None:
-            raise UnsupportedError(
-                f"the operation {operation.name} of Triton's IR is not simulated",
-                [f"at {site}" for site in operation.sites[:1]],
-                hint="write it with operations of triton.language",
-            )
+            raise not_known(operation)
         return _elementwise(function, operation)
 
     def root(self, value: Value) -> int | None:
         """Returns the argument whose memory a pointer is in; None if it is not known."""
         return self.roots.get(value.number)
 
-    def rooted(self, result: Value, sources: Iterable[Value]) -> None:
-        """Takes note that a pointer is in the memory of others, if these are in one memory."""
-        if isinstance(result.type.element, Pointer | Descriptor):
-            found = {self.root(source) for source in sources}
-            self.roots[result.number] = found.pop() if len(found) == 1 else None
-
     def outside(self, regions: Iterable[Region]) -> list[int]:
         """Returns the numbers of the values that regions use and do not define."""
         used: set[int] = set()
         for region in regions:
-            _uses(region, used)
+            used |= used_in(region)
+            used -= _defined_in(region)
         return sorted(used)
 
 
@@ -138,14 +128,25 @@ Handler = Callable[[Compiler, Operation], Step | None]
 """Makes a step of an operation; None if there is nothing to do."""
 
 
-def _uses(region: Region, used: set[int]) -> None:
+def used_in(region: Region) -> set[int]:
+    """Returns the numbers of the values that the operations of a region take."""
+    used: set[int] = set()
+    for operation in within(region):
+        used.update(value.number for value in operation.operands)
+        for successor in operation.successors:
+            used.update(value.number for value in successor.operands)
+    return used
+
+
+def _defined_in(region: Region) -> set[int]:
+    defined: set[int] = set()
     for block in region:
+        defined.update(value.number for value in block.arguments)
         for operation in block.operations:
-            used.update(value.number for value in operation.operands)
-            for successor in operation.successors:
-                used.update(value.number for value in successor.operands)
+            defined.update(value.number for value in operation.results)
             for inner in operation.regions:
-                _uses(inner, used)
+                defined |= _defined_in(inner)
+    return defined
 
 
 def _elementwise(function: Callable[..., object], operation: Operation) -> Step:

@@ -5,16 +5,35 @@ from typing import Any, Final
 
 import numpy as np
 
-from kernbench.ttir import accesses, combining, flow, saying, tiles
+from kernbench.ttir import (
+    accesses,
+    assembly,
+    atomics,
+    combining,
+    descriptors,
+    extended,
+    externs,
+    flow,
+    saying,
+    scaling,
+    tiles,
+)
 from kernbench.ttir.compiling import Compiler, Handler
 from kernbench.ttir.flow import run_blocks
-from kernbench.ttir.frames import Frame, Held, Launch
+from kernbench.ttir.frames import Frame, Held, Launch, ProgramError
 from kernbench.ttir.memory import Memory
 from kernbench.ttir.module import Module
+from kernbench.ttir.reports import report
 
 HANDLERS: Final[Mapping[str, Handler]] = {
     **tiles.HANDLERS,
     **accesses.HANDLERS,
+    **assembly.HANDLERS,
+    **atomics.HANDLERS,
+    **descriptors.HANDLERS,
+    **extended.HANDLERS,
+    **externs.HANDLERS,
+    **scaling.HANDLERS,
     **combining.HANDLERS,
     **flow.HANDLERS,
     **saying.HANDLERS,
@@ -57,15 +76,20 @@ class Executable:
             say: Takes what they print.
 
         Raises:
-            ProgramError: If a program does what it must not.
-            WaitsForOthersError: If a program waits for what another one writes.
+            OutOfBoundsError: If a program touches other memory (M1, M2).
+            KernelAssertionError: If what the kernel asserts does not hold.
+            KernelWaitError: If a program waits for what no program before it writes (K7).
         """
         total = grid[0] * grid[1] * grid[2]
-        together = max(1, _ELEMENTS // self._compiled.largest)
+        # One that takes a lock is to end before the next one begins, which may want the lock.
+        together = 1 if self._compiled.waits else max(1, _ELEMENTS // self._compiled.largest)
         launch = Launch(grid, memory, say)
-        with np.errstate(all="ignore"):
-            for first in range(0, total, together):
-                self._run(np.arange(first, min(total, first + together)), arguments, launch)
+        try:
+            with np.errstate(all="ignore"):
+                for first in range(0, total, together):
+                    self._run(np.arange(first, min(total, first + together)), arguments, launch)
+        except ProgramError as error:
+            raise report(error, self.module.kernel.name, grid) from None
 
     def _run(self, programs: Any, arguments: Sequence[Held], launch: Launch) -> None:
         compiled = self._compiled

@@ -40,7 +40,8 @@ def _lead(a: Array) -> Array:
     # Above 2^53 a number may be rounded up to the next power of two.
     found = np.floor(np.log2(np.where(whole == 0, 1, whole))).astype(np.int64)
     found -= (unsigned(a) >> np.minimum(found, bits - 1).astype(unsigned(a).dtype)) == 0
-    return np.where(whole == 0, bits, bits - 1 - found).astype(np.int32)
+    zeros: Array = np.where(whole == 0, bits, bits - 1 - found)
+    return zeros.astype(np.int32)
 
 
 def _first_set(a: Array) -> Array:
@@ -56,7 +57,8 @@ def _reversed(a: Array) -> Array:
 
 
 def _away(a: Array) -> Array:
-    return np.trunc(a + np.copysign(a.dtype.type(0.5), a))
+    found: Array = np.trunc(a + np.copysign(a.dtype.type(0.5), a))
+    return found
 
 
 def _as(kind: type[np.generic]) -> Function:

@@ -5,9 +5,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from kernbench.ttir.arithmetic import Array
+from kernbench.ttir.arithmetic import Array, unsigned
 from kernbench.ttir.compiling import Body, Compiler, Handler
-from kernbench.ttir.frames import Frame, Held, Step, WaitsForOthersError, merged, taken
+from kernbench.ttir.frames import BlockOf, Frame, Held, ProgramError, Step, merged, taken
 from kernbench.ttir.module import Operation, Region, Successor, within
 from kernbench.ttir.sums import plain
 
@@ -86,10 +86,6 @@ def _if(compiler: Compiler, operation: Operation) -> Step:
     condition = operation.operands[0].number
     needed = compiler.outside(operation.regions)
     bodies = [compiler.body(region[0]) for region in operation.regions]
-    for place, result in enumerate(operation.results):
-        compiler.rooted(
-            result, [region[0].operations[-1].operands[place] for region in operation.regions]
-        )
     results = [result.number for result in operation.results]
 
     def step(frame: Frame) -> None:
@@ -117,16 +113,9 @@ def _for(compiler: Compiler, operation: Operation) -> Step:
     initial = operation.operands[3:]
     (region,) = operation.regions
     counter, *carried = region[0].arguments
-    for argument, value in zip(carried, initial, strict=True):
-        compiler.rooted(argument, [value])
     needed = compiler.outside(operation.regions)
     body = compiler.body(region[0])
-    yielded = region[0].operations[-1].operands
-    for argument, result, value in zip(carried, operation.results, yielded, strict=True):
-        # A pointer that a turn moves into other memory would need a second pass to find out.
-        compiler.rooted(argument, [argument, value])
-        compiler.rooted(result, [argument])
-    waits = _synchronises(operation.regions)
+    signless = "unsigned" in operation.words
     dtype = counter.type.dtype
     first = [value.number for value in initial]
     inner = [argument.number for argument in carried]
@@ -135,9 +124,8 @@ def _for(compiler: Compiler, operation: Operation) -> Step:
 
     def step(frame: Frame) -> None:
         values = frame.values
-        begin = plain(values[low]).astype(np.int64)
-        stride = plain(values[by]).astype(np.int64)
-        turns = np.maximum(0, -((begin - plain(values[high])) // np.where(stride == 0, 1, stride)))
+        begin, end, stride = (_whole(plain(values[each]), signless) for each in (low, high, by))
+        turns = np.maximum(0, -((begin - end) // np.where(stride == 0, 1, stride)))
         most = int(turns.max())
         held = [values[each] for each in first]
         if turns.size == 1 or turns.min() == most:
@@ -146,8 +134,6 @@ def _for(compiler: Compiler, operation: Operation) -> Step:
                 for argument, one in zip(inner, held, strict=True):
                     values[argument] = one
                 held = run_body(body, frame)
-                if waits and frame.launch.pause is not None:
-                    frame.launch.pause()
             for result, one in zip(results, held, strict=True):
                 values[result] = one
             return
@@ -181,19 +167,10 @@ def _for(compiler: Compiler, operation: Operation) -> Step:
 
 def _while(compiler: Compiler, operation: Operation) -> Step:
     before_region, after_region = operation.regions
-    carried = before_region[0].arguments
-    for argument, value in zip(carried, operation.operands, strict=True):
-        compiler.rooted(argument, [value])
     needed = compiler.outside(operation.regions)
     before = compiler.body(before_region[0])
-    passed = before_region[0].operations[-1].operands[1:]
-    for argument, value in zip(after_region[0].arguments, passed, strict=True):
-        compiler.rooted(argument, [value])
     after = compiler.body(after_region[0])
-    for result, value in zip(operation.results, passed, strict=True):
-        compiler.rooted(result, [value])
-    waits = _synchronises(operation.regions)
-    compiler.waits |= waits
+    compiler.waits |= _synchronises(compiler, operation.regions)
     first = [value.number for value in operation.operands]
     results = [result.number for result in operation.results]
 
@@ -201,7 +178,9 @@ def _while(compiler: Compiler, operation: Operation) -> Step:
         held: list[Held] = [frame.values[each] for each in first]
         current, left = frame, None
         done: list[list[tuple[Array, Held]]] = [[] for _ in results]
+        memory = frame.launch.memory
         while True:
+            given, changes = held, memory.changes
             for argument, one in zip(before.arguments, held, strict=True):
                 current.values[argument] = one
             condition, *rest = run_body(before, current)
@@ -222,13 +201,13 @@ def _while(compiler: Compiler, operation: Operation) -> Step:
                 rest = [taken(one, stay) for one in rest]
                 left = left[stay]
                 current = frame.part(left, needed)
+                given = []
             for argument, one in zip(after.arguments, rest, strict=True):
                 current.values[argument] = one
             held = run_body(after, current)
-            if waits:
-                if frame.launch.pause is None:
-                    raise WaitsForOthersError
-                frame.launch.pause()
+            if memory.changes == changes and _same(given, held):
+                message = "waits for what no program before it writes"
+                raise ProgramError("wait", operation, message, int(current.programs[0]), ())
         for result, collected in zip(results, done, strict=True):
             frame.values[result] = merged(frame.count, collected)
 
@@ -236,8 +215,8 @@ def _while(compiler: Compiler, operation: Operation) -> Step:
 
 
 def _call(compiler: Compiler, operation: Operation) -> Step:
-    name = next(word for word in operation.words if word.startswith("@")).lstrip("@").strip('"')
-    callee = Compiler(compiler.module, compiler.module.functions[name], compiler.handlers)
+    function = compiler.module.functions[called(operation)]
+    callee = Compiler(compiler.module, function, compiler.handlers)
     compiler.largest = max(compiler.largest, callee.largest)
     compiler.waits |= callee.waits
     given = [value.number for value in operation.operands]
@@ -255,15 +234,38 @@ def _call(compiler: Compiler, operation: Operation) -> Step:
     return step
 
 
-def _synchronises(regions: Sequence[Region]) -> bool:
+def _whole(a: Array, signless: bool) -> Array:
+    return (unsigned(a) if signless else a).astype(np.int64)
+
+
+def _same(before: Sequence[Held], after: Sequence[Held]) -> bool:
+    """Returns whether a turn of a loop has left everything as it was, and so will the next one."""
+    if len(before) != len(after):
+        return False
+    for old, new in zip(before, after, strict=True):
+        if old is not new:
+            if isinstance(old, BlockOf) or isinstance(new, BlockOf):
+                return False
+            if not np.array_equal(plain(old), plain(new)):
+                return False
+    return True
+
+
+def _synchronises(compiler: Compiler, regions: Sequence[Region]) -> bool:
     """Returns whether a loop may wait for what another program writes."""
-    return any(
-        operation.name.startswith("tt.atomic")
-        or operation.name == "tt.call"
-        or operation.attributes.get("isVolatile") is True
-        for region in regions
-        for operation in within(region)
-    )
+    for operation in (each for region in regions for each in within(region)):
+        if operation.name.startswith("tt.atomic") or operation.attributes.get("isVolatile") is True:
+            return True
+        if operation.name == "tt.call":
+            callee = compiler.module.functions[called(operation)]
+            if _synchronises(compiler, [callee.body]):
+                return True
+    return False
+
+
+def called(operation: Operation) -> str:
+    """Returns the name of the function that an operation calls."""
+    return next(word for word in operation.words if word[0] == "@").lstrip("@").strip('"')
 
 
 HANDLERS: Final[Mapping[str, Handler]] = {

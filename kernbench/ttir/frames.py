@@ -44,11 +44,9 @@ class Launch:
         grid: Three extents.
         memory: What the programs may touch.
         say: Takes what they print.
-        pause: Lets other programs go on, where one waits for what another one writes; None while
-            all programs run together.
 
     Attributes:
-        grid: See above, as for `memory`, `say` and `pause`.
+        grid: See above, as for `memory` and `say`.
     """
 
     def __init__(
@@ -56,12 +54,10 @@ class Launch:
         grid: tuple[int, int, int],
         memory: Memory,
         say: Callable[[str], None],
-        pause: Callable[[], None] | None = None,
     ) -> None:
         self.grid: Final = grid
         self.memory: Final = memory
         self.say: Final = say
-        self.pause = pause
 
     def program(self, number: int) -> tuple[int, int, int]:
         """Returns the place in the grid of a program."""
@@ -168,10 +164,10 @@ def _joined(count: int, parts: Sequence[tuple[Array, Array]]) -> Array:
 
 
 class ProgramError(Exception):
-    """A program does what it must not; `ttir.reports` makes a report of it.
+    """A program does what it must not; `reports` makes a report for users of it.
 
     Args:
-        kind: What: `assert`, `outside`, `division`.
+        kind: What: `assert`, `outside` or `wait`, which is to wait for what nobody writes.
         operation: The operation.
         message: What the kernel, or the executor, says of it.
         program: Number of the first program that does it.
@@ -191,7 +187,3 @@ class ProgramError(Exception):
         super().__init__(message)
         self.kind, self.operation, self.message = kind, operation, message
         self.program, self.lane, self.detail = program, lane, detail
-
-
-class WaitsForOthersError(Exception):
-    """A program waits for what another one writes: they have to run side by side."""

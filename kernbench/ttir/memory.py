@@ -57,11 +57,20 @@ class OutsideError(Exception):
         allocation: Where they should be; None if they are in none.
         bad: True for each element that is outside; full shape.
         addresses: Addresses of all elements; full shape.
+        misaligned: Whether they are inside, but lie across elements of the allocation.
     """
 
-    def __init__(self, allocation: Allocation | None, bad: Array, addresses: Array) -> None:
+    def __init__(
+        self,
+        allocation: Allocation | None,
+        bad: Array,
+        addresses: Array,
+        *,
+        misaligned: bool = False,
+    ) -> None:
         super().__init__("outside")
         self.allocation, self.bad, self.addresses = allocation, bad, addresses
+        self.misaligned = misaligned
 
 
 class _Rows(NamedTuple):
@@ -84,12 +93,17 @@ class Memory:
     Args:
         arguments: Those that arguments of the kernel point into, by the number of the argument.
         others: Those that may be reached by addresses in memory, too.
+
+    Attributes:
+        arguments: See above.
+        changes: How many operations have changed something.
     """
 
     def __init__(
         self, arguments: Mapping[int, Allocation], others: Sequence[Allocation] = ()
     ) -> None:
         self.arguments: Final = dict(arguments)
+        self.changes = 0
         unique = {each.start: each for each in (*others, *arguments.values())}
         self._sorted: Final = [unique[start] for start in sorted(unique)]
         self._starts: Final = np.array([each.start for each in self._sorted], np.int64)
@@ -156,10 +170,12 @@ class Memory:
         mask = _shortened(mask)
         if mask is not None and not mask.any():
             return
+        self.changes += 1
         dtype = values.dtype
-        if mask is None:
-            rows = _rows_of(address, shape)
-            if rows is not None and rows.step > 0 and self._store_rows(rows, values, root):
+        rows = _rows_of(address, shape)
+        if rows is not None and rows.step > 0:
+            count = rows.length if mask is None else _leading(mask, rows.length)
+            if count and self._store_rows(rows._replace(length=count), values, root):
                 return
         full = _spread(plain(address), shape)
         joint = _joint(full, values) if mask is None else _joint(full, values, mask)
@@ -194,10 +210,9 @@ class Memory:
     ) -> Array | None:
         """Returns the elements of regular rows; None if they have to be looked at one by one."""
         length = rows.length
-        if mask is not None and mask.shape[-1] == length and mask.size == length:
-            count = int(np.count_nonzero(mask))
-            if mask.reshape(-1)[:count].all():  # the end of each row is left out
-                length, mask = count, None
+        count = 0 if mask is None else _leading(mask, length)
+        if count:
+            length, mask = count, None
         windows = self._windows(rows, dtype, length, root)
         if windows is None:
             return None
@@ -205,9 +220,11 @@ class Memory:
         allocation.read = True
         out: Array = found[places].view(dtype)
         if length < rows.length:
-            whole = np.zeros((*out.shape[:-1], rows.length), dtype)
-            if other is not None:
-                whole[...] = other
+            joint = (*out.shape[:-1], rows.length)
+            if other is None:
+                whole = np.zeros(joint, dtype)
+            else:
+                whole = np.broadcast_to(other, np.broadcast_shapes(joint, other.shape)).copy()
             whole[..., :length] = out
             return whole
         if mask is None:
@@ -221,6 +238,7 @@ class Memory:
         found, places, allocation = windows
         shape = (*np.broadcast_shapes(places.shape, values.shape[:-1]), rows.length)
         allocation.written = True
+        values = values[..., : rows.length]
         found[np.broadcast_to(places, shape[:-1])] = np.ascontiguousarray(values).view(found.dtype)
         return True
 
@@ -237,8 +255,9 @@ class Memory:
             return None
         first, last = int(rows.starts.min()), int(rows.starts.max())
         reach = (length - 1) * step
-        allocation = self.arguments.get(-1 if root is None else root) or self._at(first)
-        if allocation is None or length == 0:
+        known = None if root is None else self.arguments.get(root)
+        allocation = known or self._at(first)
+        if allocation is None:
             return None
         low, high = first + min(reach, 0), last + max(reach, 0) + size
         if low < allocation.start or high > allocation.end:
@@ -268,14 +287,18 @@ class Memory:
         if not seen.size:
             return []
         first, last = int(seen.min()), int(seen.max())
-        allocation = self.arguments.get(-1 if root is None else root) or self._at(first)
-        if allocation is not None and allocation.start <= first:
-            if last + dtype.itemsize <= allocation.end:
-                self._aligned(allocation, full, active, dtype)
-                return [(allocation, places)]
-        if allocation is not None and root is not None:
-            bad = (full < allocation.start) | (full + dtype.itemsize > allocation.end)
-            raise OutsideError(allocation, bad if active is None else bad & active, full)
+        known = None if root is None else self.arguments.get(root)
+        allocation = known or self._at(first)
+        if (
+            allocation is not None
+            and allocation.start <= first
+            and last + dtype.itemsize <= allocation.end
+        ):
+            self._aligned(allocation, full, active, dtype)
+            return [(allocation, places)]
+        if known is not None:
+            bad = (full < known.start) | (full + dtype.itemsize > known.end)
+            raise OutsideError(known, bad if active is None else bad & active, full)
         return self._each(full, active, dtype)
 
     def _each(
@@ -304,11 +327,19 @@ class Memory:
             if active is not None:
                 off &= active
             if off.any():
-                raise OutsideError(allocation, off, full)
+                raise OutsideError(allocation, off, full, misaligned=True)
 
 
 def _shortened(mask: Array | None) -> Array | None:
     return None if mask is None or mask.all() else mask
+
+
+def _leading(mask: Array, length: int) -> int:
+    """Returns how many lanes at the front of every row a mask has; 0 if it has any others."""
+    if mask.shape[-1] != length or mask.size != length:
+        return 0
+    count = int(np.count_nonzero(mask))
+    return count if mask.reshape(-1)[:count].all() else 0
 
 
 def _joint(*arrays: Array) -> tuple[int, ...]:

@@ -5,10 +5,9 @@ that says which is which: `results = name operands and words {attributes} (regio
 reader serves all operations but loops, whose region has arguments that the head names.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NoReturn
+from collections.abc import Callable, Sequence
 
-from kernbench.ttir.locations import Locations
+from kernbench.ttir.cursor import END, Cursor, TypesSaid
 from kernbench.ttir.module import (
     Attribute,
     Block,
@@ -16,53 +15,31 @@ from kernbench.ttir.module import (
     Module,
     Operation,
     Region,
-    Site,
     Successor,
     Value,
 )
-from kernbench.ttir.tokens import TextError, Token, tokens
-from kernbench.ttir.types import SCALARS, Descriptor, Pointer, Type
-
-_END: Final = Token("end", "", 0, first=True)
-_CLOSED: Final = {"<": ">", "(": ")", "[": "]", "{": "}"}
+from kernbench.ttir.tokens import TextError
+from kernbench.ttir.types import Type
 
 
 def read(text: str) -> Module:
     """Returns the module that a text describes.
 
     Raises:
-        TextError: If it is not what Triton's compiler writes (K13).
+        TextError: If it is not what Triton's compiler writes.
     """
     return _Reader(text).module()
 
 
-class _Types:
-    """What the end of an operation says of types.
-
-    Attributes:
-        given: Those before an arrow, or all if there is none.
-        results: Those after an arrow or `to`; None without one.
-    """
-
-    __slots__ = ("given", "results")
-
-    def __init__(self) -> None:
-        self.given: list[Type] = []
-        self.results: list[Type] | None = None
-
-
-class _Reader:
+class _Reader(Cursor):
     def __init__(self, text: str) -> None:
-        self._tokens: Final = tokens(text)
-        self._at = 0
-        self._locations: Final = Locations()
+        super().__init__(text)
         self._names: dict[str, Sequence[Value]] = {}
         self._count = 0
 
     def module(self) -> Module:
-        self._locations.take(self._tokens)
         functions: dict[str, Function] = {}
-        while (token := self._next()) is not _END:
+        while (token := self._next()) is not END:
             if token.text == "tt.func":
                 function = self._function()
                 functions[function.name] = function
@@ -71,42 +48,8 @@ class _Reader:
             raise TextError(
                 f"the text has {len(kernels)} public functions, where a kernel is one",
                 hint="give the text that Triton's compiler writes into `.ttir` files",
-                code="K13",
             )
         return Module(functions, kernels[0])
-
-    # Words.
-
-    def _peek(self) -> Token:
-        return self._tokens[self._at] if self._at < len(self._tokens) else _END
-
-    def _next(self) -> Token:
-        token = self._peek()
-        self._at += 1
-        return token
-
-    def _is(self, text: str, ahead: int = 0) -> bool:
-        place = self._at + ahead
-        return place < len(self._tokens) and self._tokens[place].text == text
-
-    def _took(self, text: str) -> bool:
-        if self._is(text):
-            self._at += 1
-            return True
-        return False
-
-    def _expect(self, text: str) -> None:
-        if not self._took(text):
-            self._refuse(f"{text!r} was expected")
-
-    def _refuse(self, why: str) -> NoReturn:
-        token = self._peek()
-        raise TextError(
-            f"line {token.line} of the text is no IR of Triton: {why}",
-            [f"at {token.text!r}"],
-            hint="give the text that Triton's compiler writes into `.ttir` files",
-            code="K13",
-        )
 
     # Values.
 
@@ -166,7 +109,7 @@ class _Reader:
             blocks[0].arguments = list(arguments())
         while not self._took("}"):
             token = self._peek()
-            if token is _END:
+            if token is END:
                 self._refuse("the text ends inside of a region")
             if token.kind == "block":
                 self._at += 1
@@ -210,19 +153,19 @@ class _Reader:
         operation.results = made
         return operation
 
-    def _parts(self, operation: Operation) -> _Types:
+    def _parts(self, operation: Operation) -> TypesSaid:
         """Reads what follows the name of an operation, up to its end."""
         operands: list[Value] = []
         words: list[str] = []
         attributes: dict[str, Attribute] = {}
         regions: list[Region] = []
         successors: list[Successor] = []
-        types = _Types()
+        types = TypesSaid()
         constant = operation.name == "arith.constant"
         depth = 0
         while True:
             token = self._peek()
-            if token is _END or (token.first and not depth) or token.text == "}":
+            if token is END or (token.first and not depth) or token.text == "}":
                 break
             if token.text == "loc" and self._is("(", 1):
                 operation.sites = self._location()
@@ -263,11 +206,13 @@ class _Reader:
                 self._at += 1
                 if token.kind != "sign":
                     words.append(token.text.strip('"'))
+        if types.left:
+            attributes["left"] = types.left
         operation.operands, operation.words, operation.attributes = operands, words, attributes
         operation.regions, operation.successors = regions, successors
         return types
 
-    def _for(self, operation: Operation) -> _Types:
+    def _for(self, operation: Operation) -> TypesSaid:
         """Reads `%i = %low to %high step %step iter_args(%a = %b) -> (types) : i32 {...}`."""
         if self._took("unsigned"):
             operation.words = ["unsigned"]
@@ -278,7 +223,7 @@ class _Reader:
         high = self._value()
         self._expect("step")
         step = self._value()
-        carried, initial, types = list[str](), list[Value](), _Types()
+        carried, initial, types = list[str](), list[Value](), TypesSaid()
         if self._took("iter_args"):
             carried, initial = self._assignments()
             self._expect("->")
@@ -300,10 +245,10 @@ class _Reader:
         operation.sites = self._location()
         return types
 
-    def _while(self, operation: Operation) -> _Types:
+    def _while(self, operation: Operation) -> TypesSaid:
         """Reads `(%a = %b) : (types) -> (types) {...} do {...}`."""
         carried, initial = self._assignments() if self._is("(") else ([], [])
-        types = _Types()
+        types = TypesSaid()
         self._expect(":")
         self._all_types(types)
 
@@ -349,82 +294,7 @@ class _Reader:
             self._expect(")")
         return Successor(label, operands)
 
-    # Types.
-
-    def _all_types(self, types: _Types) -> None:
-        types.given = self._type_list()
-        while True:
-            if self._took("->") or self._took("to"):
-                types.results = self._type_list()
-            elif self._took("*"):
-                types.given += self._type_list()
-            else:
-                return
-
-    def _type_list(self) -> list[Type]:
-        """Reads one type, several with commas, or `(types)`."""
-        if self._took("("):
-            found: list[Type] = []
-            while not self._took(")"):
-                found.append(self._type())
-                self._took(",")
-            return found
-        found = [self._type()]
-        while self._took(","):
-            found.append(self._type())
-        return found
-
-    def _type(self) -> Type:
-        token = self._next()
-        if token.text == "tensor":
-            self._expect("<")
-            made = self._shaped()
-            self._skip_to(">")
-            return made
-        if token.text == "!tt.ptr":
-            self._expect("<")
-            to = self._type()
-            self._skip_to(">")
-            return Type(Pointer(to))
-        if token.text == "!tt.tensordesc":
-            self._expect("<")
-            block = self._type() if self._is("tensor") else self._shaped()
-            self._skip_to(">")
-            return Type(Descriptor(block))
-        return Type(self._scalar(token))
-
-    def _shaped(self) -> Type:
-        """Reads `64x32xf16`, or `64x32x` and a type."""
-        extents: list[int] = []
-        token = self._next()
-        text = token.text
-        while text[:1].isdigit() and "x" in text:
-            extent, _, text = text.partition("x")
-            extents.append(int(extent))
-        element = Type(self._scalar(token, text)) if text else self._type()
-        return Type(element.element, tuple(extents))
-
-    def _scalar(self, token: Token, text: str | None = None) -> str:
-        name = token.text if text is None else text
-        if name[:2] in ("si", "ui"):
-            name = name[1:]
-        if name not in SCALARS:
-            self._at -= 1
-            self._refuse(f"the type {name!r} is not known")
-        return name
-
-    def _skip_to(self, sign: str) -> None:
-        """Skips what types say of memory and layout, up to the sign that ends the type."""
-        depth = 0
-        while depth or not self._is(sign):
-            token = self._next()
-            if token is _END:
-                self._refuse(f"{sign!r} was expected")
-            depth += token.text in _CLOSED
-            depth -= token.text in _CLOSED.values()
-        self._expect(sign)
-
-    def _result_types(self, operation: Operation, types: _Types, count: int) -> Sequence[Type]:
+    def _result_types(self, operation: Operation, types: TypesSaid, count: int) -> Sequence[Type]:
         """Returns the types of an operation's results, which the text may leave to be inferred."""
         if not count:
             return []
@@ -445,82 +315,3 @@ class _Reader:
         if len(found) != count:
             self._refuse(f"{operation.name} has {count} results and {len(found)} types")
         return found
-
-    # Attributes, locations.
-
-    def _attributes(self) -> dict[str, Attribute]:
-        """Reads `{name = value, flag}`."""
-        found: dict[str, Attribute] = {}
-        self._expect("{")
-        while not self._took("}"):
-            name = self._next().text.strip('"')
-            found[name] = self._attribute(",}") if self._took("=") else True
-            self._took(",")
-        return found
-
-    def _attribute(self, ends: str) -> Attribute:
-        """Reads a value, up to a sign of `ends` outside of brackets or the end of the line."""
-        parts: list[Token] = []
-        depth = 0
-        while True:
-            token = self._peek()
-            if not depth and (token.first or (token.kind == "sign" and token.text in ends)):
-                break
-            if not depth and token.text == "loc":
-                break
-            depth += token.kind == "sign" and token.text in _CLOSED
-            depth -= token.kind == "sign" and token.text in _CLOSED.values()
-            parts.append(self._next())
-        return _attribute(parts)
-
-    def _location(self) -> Sequence[Site]:
-        """Reads `loc(...)`, if there is one, and returns the sites."""
-        if not (self._is("loc") and self._is("(", 1)):
-            return ()
-        begin = self._at
-        self._at += 1
-        depth = 0
-        while True:
-            token = self._next()
-            depth += token.text == "("
-            depth -= token.text == ")"
-            if not depth:
-                return self._locations.sites(self._tokens[begin + 2 : self._at - 1])
-
-
-def _attribute(parts: Sequence[Token]) -> Attribute:
-    """Returns the value that words stand for: a number, a truth value, numbers, or the text."""
-    text = " ".join(token.text for token in parts)
-    first = parts[0].text if parts else ""
-    if first in ("true", "false") and len(parts) == 1:
-        return first == "true"
-    if first == "array":
-        return tuple(int(token.text) for token in parts if token.kind == "number")
-    if first == "dense":
-        return text
-    if parts and parts[0].kind == "string":
-        return first[1:-1].encode().decode("unicode_escape")
-    bare = [token.text for token in _until(parts, ":")]
-    if len(bare) == 1:
-        number = _number(bare[0])
-        if number is not None:
-            return number
-    return text
-
-
-def _until(parts: Sequence[Token], sign: str) -> Iterator[Token]:
-    for token in parts:
-        if token.text == sign:
-            return
-        yield token
-
-
-def _number(text: str) -> int | float | None:
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        return float(text)
-    except ValueError:
-        return None

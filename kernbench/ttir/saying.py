@@ -5,6 +5,7 @@ from typing import Final
 
 import numpy as np
 
+from kernbench.ttir.arithmetic import unsigned
 from kernbench.ttir.compiling import Compiler, Handler
 from kernbench.ttir.frames import Frame, ProgramError, Step
 from kernbench.ttir.module import Operation
@@ -28,11 +29,22 @@ def _assert(compiler: Compiler, operation: Operation) -> Step:
     return step
 
 
+def _decimal(number: np.generic) -> str:
+    return str(number.item())
+
+
+def _hexadecimal(number: np.generic) -> str:
+    """Returns the bits of a number."""
+    return f"0x{int.from_bytes(number.tobytes(), 'little'):0{2 * number.itemsize}x}"
+
+
 def _print(compiler: Compiler, operation: Operation) -> Step:
     del compiler
     prefix = next(iter(operation.words), "")
     sources = operation.operands
-    base = hex if operation.attributes.get("hex") is True else str
+    signs = operation.attributes.get("isSigned", ())
+    signed = [one != 0 for one in signs] if isinstance(signs, tuple) else []
+    shown = _hexadecimal if operation.attributes.get("hex") is True else _decimal
 
     def step(frame: Frame) -> None:
         arrays = [
@@ -41,6 +53,9 @@ def _print(compiler: Compiler, operation: Operation) -> Step:
             )
             for each in sources
         ]
+        for place, sign in enumerate(signed):
+            if not sign and arrays[place].dtype.kind == "i":
+                arrays[place] = unsigned(arrays[place])
         for place, program in enumerate(frame.programs):
             where = ", ".join(map(str, frame.launch.program(int(program))))
             if not arrays:
@@ -48,8 +63,8 @@ def _print(compiler: Compiler, operation: Operation) -> Step:
             for array in arrays:
                 for lane in np.ndindex(array.shape[1:]):
                     at = ", ".join(map(str, lane))
-                    value = array[(place, *lane)].item()
-                    frame.launch.say(f"pid ({where}) idx ({at}){prefix}{base(value)}")
+                    value = shown(array[(place, *lane)])
+                    frame.launch.say(f"pid ({where}) idx ({at}){prefix}{value}")
 
     return step
 

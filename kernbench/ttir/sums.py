@@ -48,7 +48,8 @@ class Sum:
     @property
     def dtype(self) -> np.dtype[Any]:
         """Type of the elements."""
-        return self.parts[0].dtype
+        found: np.dtype[Any] = self.parts[0].dtype
+        return found
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -42,7 +42,7 @@ def constant(text: object, type_: Type) -> Array:
     return np.full((1,) * (1 + len(type_.shape)), _number(numbers[0], dtype), dtype)
 
 
-def _number(text: str, dtype: np.dtype[object]) -> object:
+def _number(text: str, dtype: np.dtype[Any]) -> Any:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     if text.startswith("0x"):
@@ -52,7 +52,7 @@ def _number(text: str, dtype: np.dtype[object]) -> object:
         size = dtype.itemsize
         bits = np.array([int(text) & ((1 << 8 * size) - 1)], _UNSIGNED[size])
         return bits.view(dtype)[0]
-    return dtype.type(bool(int(text)) if dtype.kind == "b" else float(text))  # type: ignore[arg-type]
+    return dtype.type(bool(int(text)) if dtype.kind == "b" else float(text))
 
 
 def _constant(compiler: Compiler, operation: Operation) -> Step:
@@ -148,32 +148,32 @@ def _make_range(compiler: Compiler, operation: Operation) -> Step:
 
 def _splat(compiler: Compiler, operation: Operation) -> Step:
     result = operation.results[0]
-    compiler.rooted(result, operation.operands)
+    del compiler
     axes = (1,) * len(result.type.shape)
     return _of_one(operation, _reshaping(lambda array: array.reshape(array.shape[0], *axes)))
 
 
 def _broadcast(compiler: Compiler, operation: Operation) -> Step:
-    compiler.rooted(operation.results[0], operation.operands)
+    del compiler
     return _of_one(operation, lambda value: value)
 
 
 def _expand_dims(compiler: Compiler, operation: Operation) -> Step:
-    compiler.rooted(operation.results[0], operation.operands)
+    del compiler
     axis = int(operation.attributes["axis"]) + 1  # type: ignore[arg-type]
     return _of_one(operation, _reshaping(lambda array: np.expand_dims(array, axis)))
 
 
 def _trans(compiler: Compiler, operation: Operation) -> Step:
-    compiler.rooted(operation.results[0], operation.operands)
+    del compiler
     order = operation.attributes["order"]
-    axes = (0, *(axis + 1 for axis in order))  # type: ignore[union-attr]
+    axes = (0, *(int(axis) + 1 for axis in order))  # type: ignore[union-attr]
     return _of_one(operation, _reshaping(lambda array: array.transpose(axes)))
 
 
 def _reshape(compiler: Compiler, operation: Operation) -> Step:
     source, result = operation.operands[0].type, operation.results[0]
-    compiler.rooted(result, operation.operands)
+    del compiler
     shape = result.type.shape
 
     def function(value: Value) -> Value:
@@ -224,7 +224,7 @@ def _fp_to_fp(compiler: Compiler, operation: Operation) -> Step:
 
 
 def _bitcast(compiler: Compiler, operation: Operation) -> Step:
-    compiler.rooted(operation.results[0], operation.operands)
+    del compiler
     dtype = operation.results[0].type.dtype
 
     def function(value: Value) -> Array:
@@ -244,6 +244,18 @@ def _clampf(compiler: Compiler, operation: Operation) -> Step:
         x, low, high = (plain(frame.values[number]) for number in numbers)
         found = np.minimum(np.maximum(x, low), high) if keeps else np.fmin(np.fmax(x, low), high)
         frame.values[result] = found.astype(x.dtype)
+
+    return step
+
+
+def _poison(compiler: Compiler, operation: Operation) -> Step:
+    """Makes the step of a value that nobody may look at; it is 0."""
+    del compiler
+    result = operation.results[0]
+    array = np.zeros((1,) * (1 + len(result.type.shape)), result.type.dtype)
+
+    def step(frame: Frame) -> None:
+        frame.values[result.number] = array
 
     return step
 
@@ -284,6 +296,7 @@ HANDLERS: Final[Mapping[str, Handler]] = {
     "tt.trans": _trans,
     "tt.unsplat": _reshape,
     "ttg.barrier": _nothing,
+    "ub.poison": _poison,
     "ttg.local_barrier": _nothing,
 }
 """Steps of operations on shapes."""

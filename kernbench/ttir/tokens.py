@@ -7,7 +7,7 @@ from kernbench.errors import KernbenchError
 
 
 class TextError(KernbenchError):
-    """The text is not one that Triton's compiler writes (K13)."""
+    """The text is not one that Triton's compiler writes."""
 
 
 class Token(NamedTuple):
@@ -62,7 +62,6 @@ def tokens(text: str) -> list[Token]:
                     f"line {number} of the text is no IR of Triton",
                     [f"at column {place + 1}: {line[place : place + 60]}"],
                     hint="give the text that Triton's compiler writes into `.ttir` files",
-                    code="K13",
                 )
             place = match.end()
             if match.lastgroup != "comment":
