@@ -1,6 +1,7 @@
 """Texts of Triton's IR, written by hand, and what runs them on arrays."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,28 +32,33 @@ def run(
     arguments: Sequence[Array | int | float],
     grid: tuple[int, int, int] = (1, 1, 1),
     types: Mapping[int, str] | None = None,
+    others: Sequence[Array] = (),
 ) -> list[str]:
     """Runs a kernel on arrays, which it changes, and returns what it prints.
 
     Args:
         arguments: Arrays, and numbers.
         types: Types of numbers by place; an int is an `i32` otherwise, a float an `f32`.
+        others: Further arrays, which lie behind the arguments.
     """
     held: list[Array] = []
     allocations: dict[int, Allocation] = {}
     for place, argument in enumerate(arguments):
         if isinstance(argument, np.ndarray):
-            start = FIRST * (place + 1)
-            data = argument.reshape(-1).view(np.uint8)
-            allocations[place] = Allocation(f"argument {place}", start, data)
-            held.append(np.array([start], np.int64))
+            allocations[place] = _allocation(place, argument)
+            held.append(np.array([allocations[place].start], np.int64))
         else:
             default = "i32" if isinstance(argument, int) else "f32"
             kind = (types or {}).get(place, default)
             held.append(np.array([argument], SCALARS[kind]))
     said: list[str] = []
-    Executable(read(text)).run(grid, held, Memory(allocations), said.append)
+    behind = [_allocation(place, array) for place, array in enumerate(others, len(arguments))]
+    Executable(read(text)).run(grid, held, Memory(allocations, behind), said.append)
     return said
+
+
+def _allocation(place: int, array: Array) -> Allocation:
+    return Allocation(f"argument {place}", FIRST * (place + 1), array.reshape(-1).view(np.uint8))
 
 
 def elementwise(
@@ -83,3 +89,11 @@ def elementwise(
     lines.append(f"tt.store %q{last}, %r : tensor<{count}x!tt.ptr<{result}>>")
     run(kernel(signature, "\n".join(f"    {line}" for line in lines)), [*operands, out])
     return out
+
+
+def kept(name: str) -> str:
+    """Returns a text that Triton 3.9 wrote for a GPU of compute capability 9.0.
+
+    `rows` alone is for 10.0, which Triton wants for rows that are gathered.
+    """
+    return (Path(__file__).parent / "texts" / f"{name}.ttir").read_text(encoding="utf-8")
