@@ -299,7 +299,7 @@ class _Reader(Cursor):
         if not count:
             return []
         if types.results is not None:
-            found = types.results
+            found = types.results * count if operation.name == "tt.split" else types.results
         elif operation.name in ("arith.cmpi", "arith.cmpf"):
             found = [operation.operands[0].type.of("i1")]
         elif operation.name == "tt.addptr":

@@ -20,8 +20,11 @@ def memory(dtype: Any = np.int32) -> tuple[Memory, Array]:
     return Memory({0: Allocation("argument 0", FIRST, elements.view(np.uint8))}), elements
 
 
+MASKS = ("none", "columns", "any", "program", "nothing")
+
+
 @st.composite
-def accesses(draw: Any) -> tuple[Any, tuple[int, int], Array | None]:
+def accesses(draw: Any, kind: str) -> tuple[Any, tuple[int, int], Array | None]:
     """Draws addresses of a tile of every program, in one of the forms that values have."""
     programs, shape = draw(st.sampled_from([1, 2, 3])), draw(st.sampled_from([(4, 8), (1, 4)]))
     column_step = draw(st.sampled_from([1, -1, 2, 0, 3]))
@@ -31,7 +34,6 @@ def accesses(draw: Any) -> tuple[Any, tuple[int, int], Array | None]:
     columns = (np.arange(shape[1]) * column_step).reshape(1, 1, -1)
     parts = [FIRST + 4 * (per_program + rows), 4 * columns]
     address = Sum(parts) if draw(st.booleans()) else parts[0] + parts[1]
-    kind = draw(st.sampled_from(["none", "columns", "any", "program", "nothing"]))
     masks: dict[str, Callable[[], Array | None]] = {
         "none": lambda: None,
         "columns": lambda: (np.arange(shape[1]) < draw(st.integers(1, 8))).reshape(1, 1, -1),
@@ -54,9 +56,10 @@ def whole(address: Any, shape: tuple[int, int], mask: Array | None) -> tuple[Arr
     return indices, np.broadcast_to(True if mask is None else mask, indices.shape)
 
 
-@given(drawn=accesses(), other=st.sampled_from([None, "one", "each"]))
-def test_windows_are_what_single_elements_are(drawn: Any, other: str | None) -> None:
-    address, shape, mask = drawn
+@pytest.mark.parametrize("kind", MASKS)
+@given(data=st.data(), other=st.sampled_from([None, "one", "each"]))
+def test_windows_are_what_single_elements_are(kind: str, data: Any, other: str | None) -> None:
+    address, shape, mask = data.draw(accesses(kind))
     store, elements = memory()
     indices, active = whole(address, shape, mask)
     others = {None: None, "one": np.full((1, 1, 1), -7, np.int32)}.get(other)
@@ -80,9 +83,10 @@ def test_windows_are_what_single_elements_are(drawn: Any, other: str | None) -> 
     assert np.broadcast_to(found, (count, *shape)).reshape(-1).tolist() == expected
 
 
-@given(drawn=accesses())
-def test_stores_leave_what_the_last_program_and_lane_wrote(drawn: Any) -> None:
-    address, shape, mask = drawn
+@pytest.mark.parametrize("kind", MASKS)
+@given(data=st.data())
+def test_stores_leave_what_the_last_program_and_lane_wrote(kind: str, data: Any) -> None:
+    address, shape, mask = data.draw(accesses(kind))
     store, elements = memory()
     indices, active = whole(address, shape, mask)
     values = 1000 + np.arange(indices.size, dtype=np.int32).reshape(indices.shape)
