@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from kernbench.ttir.arithmetic import FLOATING, Array, high_half, not_known, rounded, to_whole
+from kernbench.ttir.bits import leading_zeros, reversed_bits
 from kernbench.ttir.compiling import Compiler, Handler
 from kernbench.ttir.frames import Frame, Step
 from kernbench.ttir.module import Operation
@@ -32,24 +33,10 @@ _TYPES: Final[Mapping[str, np.dtype[Any]]] = {
 }
 
 
-def _reversed(a: Array) -> Array:
-    octets = np.ascontiguousarray(a).view(np.uint8).reshape(*a.shape, a.dtype.itemsize)
-    turned = np.packbits(np.unpackbits(octets, axis=-1)[..., ::-1], axis=-1)
-    return np.ascontiguousarray(turned).view(a.dtype).reshape(a.shape)
-
-
-def _leading_zeros(a: Array) -> Array:
-    count, left = np.zeros(a.shape, np.uint32), a.copy()
-    while left.any():
-        count += left != 0
-        left = left >> left.dtype.type(1)
-    return np.uint32(8 * a.dtype.itemsize) - count
-
-
 _OF_ONE: Final[Mapping[str, Callable[[Array], Array]]] = {
     "abs": np.abs,
-    "brev": _reversed,
-    "clz": _leading_zeros,
+    "brev": reversed_bits,
+    "clz": leading_zeros,
     "cos": np.cos,
     "ex2": np.exp2,
     "lg2": np.log2,

@@ -18,12 +18,16 @@ from kernbench.ttir.tiles import full
 from kernbench.ttir.types import Descriptor, Type
 
 
+_NAN: Final = 2
+"""What `padding` says if elements outside are NaN; 1 is that they are 0."""
+
+
 def _make(compiler: Compiler, operation: Operation) -> Step:
     result = operation.results[0]
     block = _block_of(result.type)
     rank, size = len(block.shape), block.dtype.itemsize
     base, *numbers = (value.number for value in operation.operands)
-    padding = "nan" if "nan" in str(operation.attributes.get("padding", "")).lower() else "zero"
+    padding = "nan" if operation.attributes.get("padding") == _NAN else "zero"
     root = compiler.root(result)
 
     def step(frame: Frame) -> None:

@@ -9,51 +9,45 @@ import numpy as np
 
 from kernbench.errors import UnsupportedError
 from kernbench.ttir.arithmetic import FLOATING, Array, Function, high_half, to_whole, unsigned
+from kernbench.ttir.bits import leading_zeros, reversed_bits
 from kernbench.ttir.compiling import Compiler, Handler
 from kernbench.ttir.frames import Frame, Step
 from kernbench.ttir.module import Operation
 from kernbench.ttir.sums import plain
 
 
-def _each(function: Callable[..., float]) -> Function:
-    """Returns a function of numbers for arrays; what it has no value for is NaN or infinite."""
+def _each(function: Callable[[float], float]) -> Function:
+    """Returns a function of numbers for arrays, which is infinite where it has a pole."""
 
-    def one(*numbers: float) -> float:
+    def one(number: float) -> float:
         try:
-            return function(*numbers)
+            return function(number)
         except OverflowError:
             return math.inf
         except ValueError:
-            return math.nan
+            return math.inf if function is math.lgamma else math.nan
 
-    made = np.frompyfunc(
-        one, function.__code__.co_argcount if hasattr(function, "__code__") else 1, 1
-    )
-    return lambda *arrays: made(*(array.astype(np.float64) for array in arrays)).astype(
-        arrays[0].dtype
-    )
+    made: Any = np.frompyfunc(one, 1, 1)
+
+    def computed(a: Array) -> Array:
+        found: Array = made(a.astype(np.float64)).astype(a.dtype)
+        return found
+
+    return computed
 
 
-def _lead(a: Array) -> Array:
-    bits = 8 * a.dtype.itemsize
-    whole = unsigned(a).astype(np.float64)
-    # Above 2^53 a number may be rounded up to the next power of two.
-    found = np.floor(np.log2(np.where(whole == 0, 1, whole))).astype(np.int64)
-    found -= (unsigned(a) >> np.minimum(found, bits - 1).astype(unsigned(a).dtype)) == 0
-    zeros: Array = np.where(whole == 0, bits, bits - 1 - found)
-    return zeros.astype(np.int32)
+def _gamma(a: float) -> float:
+    return math.gamma(a) if a else math.copysign(math.inf, a)
+
+
+def _of_turns(function: Function) -> Function:
+    """Returns a function of multiples of pi."""
+    return lambda a: function(np.pi * np.remainder(a.astype(np.float64), 2)).astype(a.dtype)
 
 
 def _first_set(a: Array) -> Array:
     lowest = unsigned(a & -a).astype(np.float64)
     return np.where(a == 0, 0, np.log2(np.where(a == 0, 1, lowest)) + 1).astype(np.int32)
-
-
-def _reversed(a: Array) -> Array:
-    raw = np.ascontiguousarray(a)
-    octets = raw.view(np.uint8).reshape(*raw.shape, raw.dtype.itemsize)
-    turned = np.packbits(np.unpackbits(octets, axis=-1)[..., ::-1], axis=-1)
-    return np.ascontiguousarray(turned).view(raw.dtype).reshape(raw.shape)
 
 
 def _away(a: Array) -> Array:
@@ -84,11 +78,11 @@ _KNOWN: Final[Mapping[str, Function]] = {
     "asinh": np.arcsinh,
     "atan": np.arctan,
     "atanh": np.arctanh,
-    "brev": _reversed,
+    "brev": reversed_bits,
     "cbrt": np.cbrt,
-    "clz": _lead,
+    "clz": leading_zeros,
     "cosh": np.cosh,
-    "cospi": lambda a: np.cos(a * a.dtype.type(np.pi)),
+    "cospi": _of_turns(np.cos),
     "double_as_longlong": _as(np.int64),
     "erfc": _each(math.erfc),
     "exp10": lambda a: np.power(a.dtype.type(10), a),
@@ -132,8 +126,8 @@ _KNOWN: Final[Mapping[str, Function]] = {
     "scalbn": np.ldexp,
     "signbit": lambda a: np.signbit(a).astype(np.int32),
     "sinh": np.sinh,
-    "sinpi": lambda a: np.sin(a * a.dtype.type(np.pi)),
-    "tgamma": _each(math.gamma),
+    "sinpi": _of_turns(np.sin),
+    "tgamma": _each(_gamma),
     "uint_as_float": _as(np.float32),
     "umulhi": high_half,
     "umul64hi": high_half,

@@ -70,9 +70,7 @@ def _outside(
     if found.allocation is not None:
         label = found.allocation.label
         offset = f"byte {address - found.allocation.start} of {len(found.allocation.data)}"
-    many = (
-        f"{np.count_nonzero(found.bad)} of {found.bad.size} lanes of the programs that run together"
-    )
+    many = f"{np.count_nonzero(found.bad)} of {found.bad.size} lanes of programs that run together"
     what = "misaligned in" if found.misaligned else "out of bounds of"
     hint = "move the pointer by whole elements" if found.misaligned else _MASKED[reads]
     return OutOfBoundsError(

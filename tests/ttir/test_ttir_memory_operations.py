@@ -1,11 +1,10 @@
 """Atomic operations, reports of accesses outside, and what kernels print."""
 
-import itertools
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from ttir_texts import Array, kernel, run
 
@@ -62,7 +61,9 @@ WAYS: dict[str, tuple[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(("kind", "wanted"), itertools.product(WAYS, [True, False]))
+@pytest.mark.parametrize("wanted", [True, False])
+@pytest.mark.parametrize("kind", WAYS)
+@settings(max_examples=5)
 @given(data=st.data())
 def test_atomic_operations_act_one_lane_after_the_other(kind: str, wanted: bool, data: Any) -> None:
     type_, combine = WAYS[kind]
@@ -161,7 +162,7 @@ def test_a_block_whose_tensor_is_not_there_is_reported() -> None:
     )
     with pytest.raises(KernbenchError) as caught:
         run(text, [np.zeros(9, np.float32)])
-    assert caught.value.summary == "tl.load of a descriptor out of bounds of argument 0"
+    assert caught.value.summary == "load of a descriptor out of bounds of argument 0"
 
     written = text.replace(
         "%v = tt.descriptor_load %d[%c0] : !tt.tensordesc<16xf32> ->",
