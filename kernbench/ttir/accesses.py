@@ -42,7 +42,7 @@ def _addptr(compiler: Compiler, operation: Operation) -> Step:
 def _pointee_bytes(type_: Type) -> int:
     element = type_.element
     if not isinstance(element, Pointer):
-        raise TypeError(f"{type_} is no pointer")
+        raise TypeError(f"{type_.element} is no pointer")
     return element.to.dtype.itemsize
 
 

@@ -88,12 +88,7 @@ def _reduce(compiler: Compiler, operation: Operation) -> Step:
         arrays = [np.moveaxis(np.broadcast_to(a, (count, *a.shape[1:])), axis, 0) for a in arrays]
         while len(arrays[0]) > 1:  # halves, as a GPU's shuffles do
             half = len(arrays[0]) // 2
-            odd = [array[2 * half :] for array in arrays]
-            arrays = region(
-                frame, [*(a[:half] for a in arrays), *(a[half : 2 * half] for a in arrays)]
-            )
-            if len(odd[0]):
-                arrays = [np.concatenate(pair) for pair in zip(arrays, odd, strict=True)]
+            arrays = region(frame, [*(a[:half] for a in arrays), *(a[half:] for a in arrays)])
         for result, array in zip(results, arrays, strict=True):
             frame.values[result] = array[0]
 
@@ -111,10 +106,7 @@ def _reduce_simply(ufunc: np.ufunc, operation: Operation, axis: int, *, exact: b
             array = np.moveaxis(array, axis, 0)
             while len(array) > 1:
                 half = len(array) // 2
-                rest = array[2 * half :]
-                joined = ufunc(widened(array[:half]), widened(array[half : 2 * half]))
-                array = rounded(joined, element)
-                array = np.concatenate([array, rest]) if len(rest) else array
+                array = rounded(ufunc(widened(array[:half]), widened(array[half:])), element)
             frame.values[result.number] = array[0]
             return
         if narrow:

@@ -17,7 +17,6 @@ from kernbench.ttir.sums import Value, plain, summed
 from kernbench.ttir.tiles import full
 from kernbench.ttir.types import Descriptor, Type
 
-
 _NAN: Final = 2
 """What `padding` says if elements outside are NaN; 1 is that they are 0."""
 
@@ -48,7 +47,7 @@ def _make(compiler: Compiler, operation: Operation) -> Step:
 def _block_of(type_: Type) -> Type:
     element = type_.element
     if not isinstance(element, Descriptor):
-        raise TypeError(f"{type_} is no descriptor")
+        raise TypeError(f"{type_.element} is no descriptor")
     return element.block
 
 

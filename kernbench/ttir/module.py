@@ -127,10 +127,6 @@ class Function:
     values: int
     public: bool
 
-    def operations(self) -> Iterator[Operation]:
-        """Yields all operations, those of inner regions after the one that has them."""
-        return within(self.body)
-
 
 def within(region: Region) -> Iterator[Operation]:
     """Yields the operations of a region and of the regions inside."""

@@ -41,9 +41,6 @@ class Pointer:
 
     to: "Type"
 
-    def __str__(self) -> str:
-        return f"!tt.ptr<{self.to}>"
-
 
 @dataclass(frozen=True)
 class Descriptor:
@@ -54,9 +51,6 @@ class Descriptor:
     """
 
     block: "Type"
-
-    def __str__(self) -> str:
-        return f"!tt.tensordesc<{self.block}>"
 
 
 @dataclass(frozen=True)
@@ -94,14 +88,9 @@ class Type:
             TypeError: If these are no addresses.
         """
         if not isinstance(self.element, Pointer):
-            raise TypeError(f"{self} is no pointer")
+            raise TypeError(f"{self.element} is no pointer")
         return Type(self.element.to.element, self.shape)
 
     def of(self, element: str) -> "Type":
         """Returns the type of a tile of the same shape with other elements."""
         return Type(element, self.shape)
-
-    def __str__(self) -> str:
-        if not self.shape:
-            return str(self.element)
-        return f"tensor<{'x'.join(map(str, self.shape))}x{self.element}>"

@@ -183,7 +183,8 @@ def test_bfloat16_is_rounded_to_even_and_towards_zero(numbers: list[float]) -> N
     array = np.array(numbers, np.float32)
     ways = {}
     for rounding in ("rtne", "rtz"):
-        text = f"tt.fp_to_fp {{0}}, rounding = {rounding} : tensor<{{shape}}xf32> -> tensor<{{shape}}xbf16>"
+        types = "tensor<{shape}xf32> -> tensor<{shape}xbf16>"
+        text = f"tt.fp_to_fp {{0}}, rounding = {rounding} : {types}"
         ways[rounding] = elementwise(text, [array], ["f32"], "bf16")
 
     with np.errstate(over="ignore"):

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
 from ttir_texts import Array, elementwise
 
 from kernbench.ttir.externs import function_of
@@ -22,7 +21,8 @@ def run_assembly(text: str, operands: list[Array], kinds: list[str], result: str
     escaped = text.replace("{", "{{").replace("}", "}}")
     return elementwise(
         f'tt.elementwise_inline_asm "{escaped}" {{{{constraints = "{constraints}", '
-        f"packed_element = 1 : i32, pure = true}}}} {names} : {types} -> tensor<{{shape}}x{result}>",
+        f"packed_element = 1 : i32, pure = true}}}} {names} : {types} -> "
+        f"tensor<{{shape}}x{result}>",
         operands,
         kinds,
         result,
@@ -67,15 +67,15 @@ WORDS: dict[str, Callable[[int, int], int]] = {
 }
 
 
-@pytest.mark.parametrize("text", WORDS)
-def test_instructions_on_words(text: str) -> None:
+def test_instructions_on_words() -> None:
     words = [0, 1, 2, 31, 32, 33, 0x80, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0x12345678, 0xDEADBEEF]
     pairs = [(a, b) for a in words for b in words][:128]
     a, b = (np.array(side, np.uint32).view(np.int32) for side in zip(*pairs, strict=True))
 
-    found = run_assembly(text, [a, b], ["i32", "i32"], "i32").view(np.uint32)
+    for text, oracle in WORDS.items():
+        found = run_assembly(text, [a, b], ["i32", "i32"], "i32").view(np.uint32)
 
-    assert found.tolist() == [WORDS[text](x, y) & MASK for x, y in pairs]
+        assert found.tolist() == [oracle(x, y) & MASK for x, y in pairs], text
 
 
 FLOATS: dict[str, Callable[[float, float], float]] = {
@@ -95,14 +95,14 @@ FLOATS: dict[str, Callable[[float, float], float]] = {
 }
 
 
-@pytest.mark.parametrize("text", FLOATS)
-def test_instructions_on_floating_point_numbers(text: str) -> None:
+def test_instructions_on_floating_point_numbers() -> None:
     a, b = np.array([0.5, 1.5, 2.5, 3.75], np.float32), np.array([2, 0.25, 1, 8], np.float32)
 
-    found = run_assembly(text, [a, b], ["f32", "f32"], "f32")
+    for text, oracle in FLOATS.items():
+        found = run_assembly(text, [a, b], ["f32", "f32"], "f32")
 
-    expected = [FLOATS[text](x, y) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+        expected = [oracle(x, y) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
+        np.testing.assert_allclose(found, expected, rtol=1e-6, err_msg=text)
 
 
 def test_a_nan_is_left_out_of_the_least_and_the_largest() -> None:
@@ -174,47 +174,43 @@ ARITY = dict.fromkeys(
 ) | {"norm3df": 3, "fmaf_rn": 3}
 
 
-@pytest.mark.parametrize("symbol", OF_PYTHON)
-def test_functions_of_libdevice(symbol: str) -> None:
-    oracle = OF_PYTHON[symbol]
-    count = ARITY.get(symbol, 1)
-    operands = [X, X[::-1], [1.5, 2.5, 3.5]][:count]
+def test_functions_of_libdevice() -> None:
+    for symbol, oracle in OF_PYTHON.items():
+        operands = [X, X[::-1], [1.5, 2.5, 3.5]][: ARITY.get(symbol, 1)]
 
-    found = library(symbol, *operands, kind="f32", result="f32")
+        found = library(symbol, *operands, kind="f32", result="f32")
 
-    expected = [oracle(*numbers) for numbers in zip(*operands, strict=True)]
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+        expected = [oracle(*numbers) for numbers in zip(*operands, strict=True)]
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7, err_msg=symbol)
 
 
-@pytest.mark.parametrize(
-    ("symbol", "operands", "kind", "result", "expected"),
-    [
-        ("clz", [[0, 1, -1, 2**30]], "i32", "i32", [32, 31, 0, 1]),
-        ("clzll", [[0, 1, -1, 2**53 + 1, 2**63 - 1]], "i64", "i32", [64, 63, 0, 10, 1]),
-        ("ffs", [[0, 1, 8, -(2**31)]], "i32", "i32", [0, 1, 4, 32]),
-        ("popc", [[0, -1, 5]], "i32", "i32", [0, 32, 2]),
-        ("brev", [[1, 2]], "i32", "i32", [-(2**31), 2**30]),
-        ("mulhi", [[-1, 2**30], [1, 16]], "i32", "i32", [-1, 4]),
-        ("umulhi", [[-1, 2**30], [-1, 16]], "i32", "i32", [-2, 4]),
-        ("mul24", [[2**23 - 1, -1], [2, 5]], "i32", "i32", [2**24 - 2, -5]),
-        ("hadd", [[3, 2**31 - 1], [4, 2**31 - 1]], "i32", "i32", [3, 2**31 - 1]),
-        ("isnanf", [[math.nan, 1.0]], "f32", "i32", [1, 0]),
-        ("signbitf", [[-0.0, 1.0]], "f32", "i32", [1, 0]),
-        ("float_as_int", [[1.0, -0.0]], "f32", "i32", [0x3F800000, -(2**31)]),
-        ("llroundf", [[2.5, -2.5]], "f32", "i64", [3, -3]),
-        ("llrintf", [[2.5, math.nan]], "f32", "i64", [2, 0]),
-        ("roundf", [[2.5, -0.4]], "f32", "f32", [3.0, -0.0]),
-        ("ilogbf", [[8.0, 0.75]], "f32", "i32", [3, -1]),
-        ("logbf", [[8.0, 0.75]], "f32", "f32", [3.0, -1.0]),
-        ("lgammaf", [[0.0, 1.0]], "f32", "f32", [math.inf, 0.0]),
-        ("tgammaf", [[200.0, 3.0, -0.0]], "f32", "f32", [math.inf, 2.0, -math.inf]),
-        ("saturatef", [[-1.0, math.nan, 7.0]], "f32", "f32", [0.0, 0.0, 1.0]),
-    ],
-)
-def test_functions_of_libdevice_at_their_ends(
-    symbol: str, operands: list[Any], kind: str, result: str, expected: list[Any]
-) -> None:
-    assert library(symbol, *operands, kind=kind, result=result) == expected
+ENDS: list[tuple[str, list[Any], str, str, list[Any]]] = [
+    ("clz", [[0, 1, -1, 2**30]], "i32", "i32", [32, 31, 0, 1]),
+    ("clzll", [[0, 1, -1, 2**53 + 1, 2**63 - 1]], "i64", "i32", [64, 63, 0, 10, 1]),
+    ("ffs", [[0, 1, 8, -(2**31)]], "i32", "i32", [0, 1, 4, 32]),
+    ("popc", [[0, -1, 5]], "i32", "i32", [0, 32, 2]),
+    ("brev", [[1, 2]], "i32", "i32", [-(2**31), 2**30]),
+    ("mulhi", [[-1, 2**30], [1, 16]], "i32", "i32", [-1, 4]),
+    ("umulhi", [[-1, 2**30], [-1, 16]], "i32", "i32", [-2, 4]),
+    ("mul24", [[2**23 - 1, -1], [2, 5]], "i32", "i32", [2**24 - 2, -5]),
+    ("hadd", [[3, 2**31 - 1], [4, 2**31 - 1]], "i32", "i32", [3, 2**31 - 1]),
+    ("isnanf", [[math.nan, 1.0]], "f32", "i32", [1, 0]),
+    ("signbitf", [[-0.0, 1.0]], "f32", "i32", [1, 0]),
+    ("float_as_int", [[1.0, -0.0]], "f32", "i32", [0x3F800000, -(2**31)]),
+    ("llroundf", [[2.5, -2.5]], "f32", "i64", [3, -3]),
+    ("llrintf", [[2.5, math.nan]], "f32", "i64", [2, 0]),
+    ("roundf", [[2.5, -0.4]], "f32", "f32", [3.0, -0.0]),
+    ("ilogbf", [[8.0, 0.75]], "f32", "i32", [3, -1]),
+    ("logbf", [[8.0, 0.75]], "f32", "f32", [3.0, -1.0]),
+    ("lgammaf", [[0.0, 1.0]], "f32", "f32", [math.inf, 0.0]),
+    ("tgammaf", [[200.0, 3.0, -0.0]], "f32", "f32", [math.inf, 2.0, -math.inf]),
+    ("saturatef", [[-1.0, math.nan, 7.0]], "f32", "f32", [0.0, 0.0, 1.0]),
+]
+
+
+def test_functions_of_libdevice_at_their_ends() -> None:
+    for symbol, operands, kind, result, expected in ENDS:
+        assert library(symbol, *operands, kind=kind, result=result) == expected, symbol
 
 
 def test_other_roundings_are_not_known() -> None:

@@ -144,7 +144,7 @@ def test_programs_that_part_in_a_function_return_together() -> None:
     tt.store %to, %t : !tt.ptr<i32>
     tt.return
   }
-  tt.func private @"clip.i32"(%p: !tt.ptr<i32>) -> (i32, !tt.ptr<i32>) attributes {noinline = true} {
+  tt.func private @"clip.i32"(%p: !tt.ptr<i32>) -> (i32, !tt.ptr<i32>) {
     %c0 = arith.constant 0 : i32
     %v = tt.load %p : !tt.ptr<i32>
     %c = arith.cmpi slt, %v, %c0 : i32

@@ -20,6 +20,7 @@ def atomics(kind: str, type_: str, *, wanted: bool) -> str:
     """Returns a kernel that combines values into places, and stores what it found if wanted."""
     pointers, tile = f"tensor<8x!tt.ptr<{type_}>>", f"tensor<8x{type_}>"
     ints = "tensor<8x!tt.ptr<i32>>"
+    types = f"({pointers}, {tile}, tensor<8xi1>) -> {tile}"
     last = f"    tt.store %o1, %old : {pointers}" if wanted else ""
     return kernel(
         f"%x: !tt.ptr<{type_}>, %where: !tt.ptr<i32>, %v: !tt.ptr<{type_}>, %out: !tt.ptr<{type_}>",
@@ -42,7 +43,7 @@ def atomics(kind: str, type_: str, *, wanted: bool) -> str:
     %p = tt.addptr %p0, %w : {pointers}, tensor<8xi32>
     %z = arith.constant dense<0> : tensor<8xi32>
     %m = arith.cmpi sge, %w, %z : tensor<8xi32>
-    %old = tt.atomic_rmw {kind}, acq_rel, gpu, %p, %n, %m : ({pointers}, {tile}, tensor<8xi1>) -> {tile}
+    %old = tt.atomic_rmw {kind}, acq_rel, gpu, %p, %n, %m : {types}
 {last}""",
     )
 
@@ -116,14 +117,19 @@ PLACE = 'loc(callsite(#lib at callsite("mine.py":7:9 at "mine.py":20:5)))'
     ("operation", "summary", "code"),
     [
         ("%v = tt.load %x1 : tensor<8x!tt.ptr<f32>>", "tl.load out of bounds of argument 0", "M1"),
-        ("tt.store %x1, %one : tensor<8x!tt.ptr<f32>>", "tl.store out of bounds of argument 0", "M2"),
         (
-            "%v = tt.atomic_rmw fadd, relaxed, gpu, %x1, %one : (tensor<8x!tt.ptr<f32>>, tensor<8xf32>) -> tensor<8xf32>",
+            "tt.store %x1, %one : tensor<8x!tt.ptr<f32>>",
+            "tl.store out of bounds of argument 0",
+            "M2",
+        ),
+        (
+            "%v = tt.atomic_rmw fadd, relaxed, gpu, %x1, %one : "
+            "(tensor<8x!tt.ptr<f32>>, tensor<8xf32>) -> tensor<8xf32>",
             "tl.atomic_fadd out of bounds of argument 0",
             "M2",
         ),
     ],
-)  # fmt: skip
+)
 def test_accesses_outside_name_kernel_line_program_lane_tensor_and_byte(
     operation: str, summary: str, code: str
 ) -> None:

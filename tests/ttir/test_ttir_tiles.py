@@ -1,6 +1,7 @@
 """Operations on shapes, reductions and products, with texts written by hand."""
 
 import math
+import re
 from typing import Any
 
 import ml_dtypes
@@ -134,10 +135,12 @@ def test_scans_forwards_and_backwards(operation: str, kind: str, backwards: bool
 def test_products_of_tiles(given: str, result: str, precision: str) -> None:
     x = np.random.default_rng(4).integers(-20, 20, (16, 16)).astype(SCALARS[given])
     said = f", inputPrecision = {precision}" if precision else ""
-    body = f"""%z = arith.constant dense<1{"" if result == "i32" else ".0"}> : tensor<16x16x{result}>
-    %w = tt.trans %t {{order = array<i32: 1, 0>}} : tensor<16x16x{given}> -> tensor<16x16x{given}>
-    %d = tt.dot %t, %w, %z{said} : tensor<16x16x{given}> * tensor<16x16x{given}> -> tensor<16x16x{result}>
-    %r = tt.reshape %d : tensor<16x16x{result}> -> tensor<256x{result}>"""
+    one = "1" if result == "i32" else "1.0"
+    tile, total = f"tensor<16x16x{given}>", f"tensor<16x16x{result}>"
+    body = f"""%z = arith.constant dense<{one}> : {total}
+    %w = tt.trans %t {{order = array<i32: 1, 0>}} : {tile} -> {tile}
+    %d = tt.dot %t, %w, %z{said} : {tile} * {tile} -> {total}
+    %r = tt.reshape %d : {total} -> tensor<256x{result}>"""
 
     found = of_tile(body, x, given, "16x16", result, 256).reshape(16, 16)
 
@@ -149,9 +152,10 @@ def test_tf32_keeps_ten_bits_of_a_fraction() -> None:
     # 1 + 2^-11 is half way between 1 and 1 + 2^-10, and goes away from 0.
     x = np.zeros((16, 16), np.float32)
     x[0, 0], x[0, 1], x[0, 2] = 1 + 2**-11, 0, 0
-    body = """%z = arith.constant dense<0.0> : tensor<16x16xf32>
-    %d = tt.dot %t, %u, %z, inputPrecision = tf32 : tensor<16x16xf32> * tensor<16x16xf32> -> tensor<16x16xf32>
-    %r = tt.reshape %d : tensor<16x16xf32> -> tensor<256xf32>"""
+    tile = "tensor<16x16xf32>"
+    body = f"""%z = arith.constant dense<0.0> : {tile}
+    %d = tt.dot %t, %u, %z, inputPrecision = tf32 : {tile} * {tile} -> {tile}
+    %r = tt.reshape %d : {tile} -> tensor<256xf32>"""
 
     found = of_tile(body, x, "f32", "16x16", "f32", 256, np.eye(16, dtype=np.float32))
 
@@ -199,40 +203,41 @@ def test_constants_of_every_form() -> None:
     assert found.tolist() == [1.5, -math.inf, -2, 0, 1, 2, 3, 4, *[math.inf] * 8]
 
 
-@pytest.mark.parametrize(
-    ("text", "given", "kind", "result", "expected"),
-    [
-        ("arith.extsi {0} : tensor<{shape}xi1> to tensor<{shape}xi32>", [True, False], "i1", "i32", [-1, 0]),
-        ("arith.extui {0} : tensor<{shape}xi1> to tensor<{shape}xi32>", [True, False], "i1", "i32", [1, 0]),
-        ("arith.extui {0} : tensor<{shape}xi8> to tensor<{shape}xi32>", [-1, 5], "i8", "i32", [255, 5]),
-        ("arith.extsi {0} : tensor<{shape}xi32> to tensor<{shape}xi64>", [-1, 5], "i32", "i64", [-1, 5]),
-        ("arith.extsi {0} : tensor<{shape}xi8> to tensor<{shape}xi32>", [-1, 5], "i8", "i32", [-1, 5]),
-        ("arith.trunci {0} : tensor<{shape}xi32> to tensor<{shape}xi8>", [257, -1], "i32", "i8", [1, -1]),
-        ("arith.trunci {0} : tensor<{shape}xi32> to tensor<{shape}xi1>", [2, 3], "i32", "i1", [False, True]),
-        ("arith.sitofp {0} : tensor<{shape}xi1> to tensor<{shape}xf32>", [True, False], "i1", "f32", [-1, 0]),
-        ("arith.sitofp {0} : tensor<{shape}xi64> to tensor<{shape}xf32>", [2**60 + 2**36 + 1, -3], "i64", "f32", [2.0**60 + 2.0**37, -3]),
-        ("arith.uitofp {0} : tensor<{shape}xi32> to tensor<{shape}xf64>", [-1, 3], "i32", "f64", [2.0**32 - 1, 3]),
-        ("arith.uitofp {0} : tensor<{shape}xi1> to tensor<{shape}xf16>", [True, False], "i1", "f16", [1, 0]),
-        ("arith.fptosi {0} : tensor<{shape}xf32> to tensor<{shape}xi1>", [0.5, 0], "f32", "i1", [True, False]),
-        ("arith.truncf {0} : tensor<{shape}xf64> to tensor<{shape}xf16>", [1.0, 1e9], "f64", "f16", [1.0, math.inf]),
-        ("arith.bitcast {0} : tensor<{shape}xf32> to tensor<{shape}xi32>", [1.0, -0.0], "f32", "i32", [0x3F800000, -(2**31)]),
-        ("math.absi {0} : tensor<{shape}xi32>", [-5, 5], "i32", "i32", [5, 5]),
-        ("math.erf {0} : tensor<{shape}xf32>", [0.0, math.inf], "f32", "f32", [0, 1]),
-        ("math.rsqrt {0} : tensor<{shape}xf32>", [4.0, 0.0], "f32", "f32", [0.5, math.inf]),
-        ("math.round {0} : tensor<{shape}xf32>", [2.5, -2.5], "f32", "f32", [3, -3]),
-        ("arith.negf {0} : tensor<{shape}xbf16>", [2.5, -0.0], "bf16", "bf16", [-2.5, 0.0]),
-        ("tt.precise_sqrt {0} : tensor<{shape}xf32>", [4.0, 2.25], "f32", "f32", [2, 1.5]),
-        ("tt.fp_to_fp {0}, rounding = rtz : tensor<{shape}xf32> -> tensor<{shape}xf16>", [1 + 2**-11 + 2**-12, -1 - 2**-11 - 2**-12], "f32", "f16", [1, -1]),
-        ("tt.fp_to_fp {0} : tensor<{shape}xf8E5M2> -> tensor<{shape}xf16>", [1.5, -2.0], "f8E5M2", "f16", [1.5, -2]),
-    ],
-)  # fmt: skip
-def test_conversions(
-    text: str, given: list[Any], kind: str, result: str, expected: list[Any]
-) -> None:
-    found = elementwise(text, [np.array(given, SCALARS[kind])], [kind], result)
+# Operation, given numbers and their type, type of the result, and what comes out.
+CONVERSIONS: list[tuple[str, list[Any], str, str, list[Any]]] = [
+    ("arith.extsi {0} : @i1 to @i32", [True, False], "i1", "i32", [-1, 0]),
+    ("arith.extui {0} : @i1 to @i32", [True, False], "i1", "i32", [1, 0]),
+    ("arith.extui {0} : @i8 to @i32", [-1, 5], "i8", "i32", [255, 5]),
+    ("arith.extsi {0} : @i32 to @i64", [-1, 5], "i32", "i64", [-1, 5]),
+    ("arith.extsi {0} : @i8 to @i32", [-1, 5], "i8", "i32", [-1, 5]),
+    ("arith.trunci {0} : @i32 to @i8", [257, -1], "i32", "i8", [1, -1]),
+    ("arith.trunci {0} : @i32 to @i1", [2, 3], "i32", "i1", [False, True]),
+    ("arith.sitofp {0} : @i1 to @f32", [True, False], "i1", "f32", [-1, 0]),
+    ("arith.sitofp {0} : @i64 to @f32", [2**60 + 2**36 + 1], "i64", "f32", [2.0**60 + 2.0**37]),
+    ("arith.uitofp {0} : @i32 to @f64", [-1, 3], "i32", "f64", [2.0**32 - 1, 3]),
+    ("arith.uitofp {0} : @i1 to @f16", [True, False], "i1", "f16", [1, 0]),
+    ("arith.fptosi {0} : @f32 to @i1", [0.5, 0], "f32", "i1", [True, False]),
+    ("arith.truncf {0} : @f64 to @f16", [1.0, 1e9], "f64", "f16", [1.0, math.inf]),
+    ("arith.bitcast {0} : @f32 to @i32", [1.0, -0.0], "f32", "i32", [0x3F800000, -(2**31)]),
+    ("math.absi {0} : @i32", [-5, 5], "i32", "i32", [5, 5]),
+    ("math.erf {0} : @f32", [0.0, math.inf], "f32", "f32", [0, 1]),
+    ("math.rsqrt {0} : @f32", [4.0, 0.0], "f32", "f32", [0.5, math.inf]),
+    ("math.round {0} : @f32", [2.5, -2.5], "f32", "f32", [3, -3]),
+    ("arith.negf {0} : @bf16", [2.5, -0.0], "bf16", "bf16", [-2.5, 0.0]),
+    ("tt.precise_sqrt {0} : @f32", [4.0, 2.25], "f32", "f32", [2, 1.5]),
+    ("tt.fp_to_fp {0}, rounding = rtz : @f32 -> @f16", [1.0008, -1.0008], "f32", "f16", [1, -1]),
+    ("tt.fp_to_fp {0} : @f8E5M2 -> @f16", [1.5, -2.0], "f8E5M2", "f16", [1.5, -2]),
+]  # fmt: skip
 
-    assert found.astype(object).tolist() == expected
-    assert found.dtype == SCALARS[result]
+
+def test_conversions() -> None:
+    for text, given, kind, result, expected in CONVERSIONS:
+        whole = re.sub(r"@(\w+)", r"tensor<{shape}x\1>", text)
+
+        found = elementwise(whole, [np.array(given, SCALARS[kind])], [kind], result)
+
+        assert found.astype(object).tolist() == expected, text
+        assert found.dtype == SCALARS[result]
 
 
 def test_fused_products_are_rounded_once() -> None:
@@ -279,20 +284,35 @@ def test_results_of_two_words() -> None:
     assert found[8:13] == [each // 2**32 for each in totals]
 
 
+SAID = '{constraints = "=r,r", packed_element = 1 : i32, pure = true}'
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [
         ("%r = arith.unheard_of %x : i32", "the operation arith.unheard_of of Triton's IR"),
         ("%r = tt.unheard_of %x : i32 -> i32", "the operation tt.unheard_of of Triton's IR"),
-        ('%r = tt.extern_elementwise %x {libname = "", libpath = "", pure = true, symbol = "__nv_odd"} : (i32) -> i32', "the function __nv_odd"),
-        ('%r = tt.elementwise_inline_asm "bfind.u32 $0, $1;" {constraints = "=r,r", packed_element = 1 : i32, pure = true} %x : i32 -> i32', "the instruction bfind.u32"),
-        ('%r = tt.elementwise_inline_asm "@p add.u32 $0, $1, 1;" {constraints = "=r,r", packed_element = 1 : i32, pure = true} %x : i32 -> i32', "the instruction '@p add.u32"),
-        ('%r = tt.elementwise_inline_asm "bar.sync 0;" {constraints = "=r,r", packed_element = 1 : i32, pure = true} %x : i32 -> i32', "the instruction 'bar.sync 0'"),
+        (
+            '%r = tt.extern_elementwise %x {symbol = "__nv_odd"} : (i32) -> i32',
+            "the function __nv_odd",
+        ),
+        (
+            '%r = tt.elementwise_inline_asm "bfind.u32 $0, $1;" {SAID} %x : i32 -> i32',
+            "the instruction bfind.u32",
+        ),
+        (
+            '%r = tt.elementwise_inline_asm "@p add.u32 $0, $1, 1;" {SAID} %x : i32 -> i32',
+            "the instruction '@p add.u32",
+        ),
+        (
+            '%r = tt.elementwise_inline_asm "bar.sync 0;" {SAID} %x : i32 -> i32',
+            "the instruction 'bar.sync 0'",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_simulated_is_refused_before_anything_runs(body: str, message: str) -> None:
     with pytest.raises(UnsupportedError, match="is not simulated") as caught:
-        Executable(read(kernel("%x: i32", f'{body} loc("kernel.py":3:5)')))
+        Executable(read(kernel("%x: i32", f'{body.replace("{SAID}", SAID)} loc("kernel.py":3:5)')))
 
     assert message in str(caught.value)
     assert "at kernel.py:3" in str(caught.value)
