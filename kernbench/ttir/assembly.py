@@ -65,9 +65,6 @@ _ROUNDED_DOWN: Final = frozenset({"rz", "rzi"})
 class Assembly:
     """Instructions of inline assembly, ready to run.
 
-    Args:
-        operation: The operation.
-
     Raises:
         UnsupportedError: If an instruction is not simulated.
     """

@@ -51,7 +51,7 @@ class Compiler:
 
     Args:
         module: The module that it is of.
-        function: The function.
+        function: What to make steps of.
         handlers: What makes a step of an operation, by its name.
 
     Attributes:

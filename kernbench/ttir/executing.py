@@ -76,9 +76,8 @@ class Executable:
             say: Takes what they print.
 
         Raises:
-            OutOfBoundsError: If a program touches other memory (M1, M2).
-            KernelAssertionError: If what the kernel asserts does not hold.
-            KernelWaitError: If a program waits for what no program before it writes (K7).
+            KernbenchError: If a program does what it must not: it touches other memory (M1, M2), an
+                assertion does not hold, or it waits for what no program before it writes (K7).
         """
         total = grid[0] * grid[1] * grid[2]
         # One that takes a lock is to end before the next one begins, which may want the lock.

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from kernbench.ttir.arithmetic import Array
-from kernbench.ttir.memory import Memory
+from kernbench.ttir.memory import Memory, OutsideError
 from kernbench.ttir.module import Operation
 from kernbench.ttir.sums import Sum, Value, plain
 
@@ -71,7 +71,7 @@ class Frame:
     Args:
         values: By number of the value; None until defined.
         programs: Numbers of the programs.
-        launch: The launch.
+        launch: What they are a part of.
 
     Attributes:
         values: See above, as for `programs` and `launch`.
@@ -168,11 +168,11 @@ class ProgramError(Exception):
 
     Args:
         kind: What: `assert`, `outside` or `wait`, which is to wait for what nobody writes.
-        operation: The operation.
+        operation: What does it.
         message: What the kernel, or the executor, says of it.
         program: Number of the first program that does it.
         lane: Place of the first element in the tile.
-        detail: What else is known.
+        outside: Which elements are outside of the memory, if some are.
     """
 
     def __init__(
@@ -182,8 +182,8 @@ class ProgramError(Exception):
         message: str,
         program: int,
         lane: tuple[int, ...],
-        detail: Any = None,
+        outside: OutsideError | None = None,
     ) -> None:
         super().__init__(message)
         self.kind, self.operation, self.message = kind, operation, message
-        self.program, self.lane, self.detail = program, lane, detail
+        self.program, self.lane, self.outside = program, lane, outside

@@ -41,10 +41,8 @@ def report(error: ProgramError, kernel: str, grid: tuple[int, int, int]) -> Kern
     number = error.program
     program = f"program ({number % x}, {number // x % y}, {number // (x * y)}) of {kernel}"
     facts = _places(operation)
-    if error.kind == "assert":
-        lane = f", lane {_tuple(error.lane)}" if error.lane else ""
-        said = error.message or "an assertion does not hold"
-        return KernelAssertionError(f"{kernel}: {said}", [*facts, f"{program}{lane}"])
+    if error.outside is not None:
+        return _outside(error, error.outside, program, facts)
     if error.kind == "wait":
         return KernelWaitError(
             f"{program} {error.message}",
@@ -52,10 +50,9 @@ def report(error: ProgramError, kernel: str, grid: tuple[int, int, int]) -> Kern
             hint="let programs wait only for what programs with lower numbers write",
             code="K7",
         )
-    found = error.detail
-    if not isinstance(found, OutsideError):
-        raise TypeError(f"no report is known of {error.kind}")
-    return _outside(error, found, program, facts)
+    lane = f", lane {_tuple(error.lane)}" if error.lane else ""
+    said = error.message or "an assertion does not hold"
+    return KernelAssertionError(f"{kernel}: {said}", [*facts, f"{program}{lane}"])
 
 
 def _outside(
