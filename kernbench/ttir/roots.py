@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
-from kernbench.ttir.module import Function, Operation, Region, Value
+from kernbench.ttir.module import Block, Function, Operation, Region, Value
 from kernbench.ttir.types import Descriptor, Pointer
 
 _ELSEWHERE: Final = -1
@@ -26,6 +26,12 @@ def roots_of(function: Function) -> dict[int, int | None]:
         flow.starts(value, place if function.public else _ELSEWHERE)
     flow.region(function.body)
     return flow.settled()
+
+
+def _passed(block: Block) -> Sequence[Value]:
+    """Returns what a block passes on; nothing if the text leaves out its end."""
+    last = block.operations[-1] if block.operations else None
+    return last.operands if last and last.name in ("scf.yield", "scf.condition") else ()
 
 
 class _Flow:
@@ -61,19 +67,19 @@ class _Flow:
         results, regions = operation.results, operation.regions
         if operation.name == "scf.for":
             carried, given = regions[0][0].arguments[1:], operation.operands[3:]
-            for sources in (given, regions[0][0].operations[-1].operands):
+            for sources in (given, _passed(regions[0][0])):
                 self.pairs(sources, carried)
                 self.pairs(sources, results)
         elif operation.name == "scf.while":
             before, after = regions[0][0], regions[1][0]
-            passed = before.operations[-1].operands[1:]
+            passed = _passed(before)[1:]
             self.pairs(operation.operands, before.arguments)
-            self.pairs(after.operations[-1].operands, before.arguments)
+            self.pairs(_passed(after), before.arguments)
             self.pairs(passed, after.arguments)
             self.pairs(passed, results)
         elif operation.name == "scf.if":
             for region in regions if results else ():
-                self.pairs(region[0].operations[-1].operands, results)
+                self.pairs(_passed(region[0]), results)
         else:
             self._plain(operation)
 

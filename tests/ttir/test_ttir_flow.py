@@ -76,6 +76,17 @@ def test_loops_have_the_turns_of_each_program(numbers: list[int], low: int, step
     assert found == [sum(range(low, n, step)) for n in numbers]
 
 
+def test_a_loop_that_carries_nothing_may_lack_its_end() -> None:
+    body = """
+    %c1 = arith.constant 1 : i32
+    scf.for %i = %n0 to %v step %c1 : i32 {
+      tt.store %from, %i : !tt.ptr<i32>
+    }
+    %r = tt.load %from : !tt.ptr<i32>
+"""
+    assert of_each(body, [4, 0, -7], 0) == [3, 0, -7]
+
+
 def test_a_loop_may_count_without_a_sign() -> None:
     # From 2^32 - 8 to 2^32 - 3 in steps of 2; with a sign, the sum is of -8, -6 and -4.
     assert of_each(LOOP.format(way="unsigned "), [-3, 2], -8, 2) == [-18, 0]
