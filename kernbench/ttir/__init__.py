@@ -1,0 +1,1 @@
+"""Triton's IR: what its compiler makes of a kernel, read from text and executed."""

@@ -1,0 +1,261 @@
+"""Operations that combine the elements of a tile: sums, scans, products, sorts of counts."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from kernbench.ttir.arithmetic import Array, rounded, widened
+from kernbench.ttir.compiling import Body, Compiler, Handler
+from kernbench.ttir.flow import run_blocks
+from kernbench.ttir.frames import Frame, Step
+from kernbench.ttir.module import Operation
+from kernbench.ttir.sums import plain
+from kernbench.ttir.tiles import full
+
+_REDUCED: Final[Mapping[str, "np.ufunc"]] = {
+    "arith.addf": np.add,
+    "arith.addi": np.add,
+    "arith.andi": np.bitwise_and,
+    "arith.maximumf": np.maximum,
+    "arith.maxnumf": np.fmax,
+    "arith.maxsi": np.maximum,
+    "arith.minimumf": np.minimum,
+    "arith.minnumf": np.fmin,
+    "arith.minsi": np.minimum,
+    "arith.mulf": np.multiply,
+    "arith.muli": np.multiply,
+    "arith.ori": np.bitwise_or,
+    "arith.xori": np.bitwise_xor,
+}
+"""Regions of one operation that numpy reduces with."""
+
+_ROUNDED: Final = frozenset({"arith.addf", "arith.mulf"})
+_TOGETHER: Final = 1 << 14
+
+
+class Region:
+    """What a reduction or a scan combines two elements with, on arrays of elements.
+
+    Each pair of elements runs as a program of its own, so that its conditions may differ.
+    """
+
+    def __init__(self, compiler: Compiler, operation: Operation) -> None:
+        (region,) = operation.regions
+        self._needed: Final = compiler.outside(operation.regions)
+        self._bodies: Final[dict[str, Body]] = compiler.bodies(region)
+        self._given: Final = [value.number for value in region[0].arguments]
+        self._values: Final = compiler.function.values
+
+    def __call__(self, outer: Frame, operands: Sequence[Array]) -> list[Array]:
+        """Returns what the region makes of arrays of one shape."""
+        shape = np.broadcast_shapes(*(array.shape for array in operands))
+        values: list[Any] = [None] * self._values
+        for number in self._needed:
+            values[number] = outer.values[number]
+        count = int(np.prod(shape))
+        for number, array in zip(self._given, operands, strict=True):
+            values[number] = np.broadcast_to(array, shape).reshape(count)
+        frame = Frame(values, np.arange(count), outer.launch)
+        found = [plain(held) for held in run_blocks(self._bodies, frame)]  # type: ignore[arg-type]
+        return [np.broadcast_to(array, (count,)).reshape(shape) for array in found]
+
+
+def _simple(operation: Operation) -> str | None:
+    """Returns the name of the only operation of a region that combines its two arguments."""
+    (region,) = operation.regions
+    if len(operation.operands) != 1 or len(region) != 1 or len(region[0].operations) != 2:
+        return None
+    only = region[0].operations[0]
+    if list(only.operands) != list(region[0].arguments):
+        return None
+    return only.name if only.name in _REDUCED else None
+
+
+def _reduce(compiler: Compiler, operation: Operation) -> Step:
+    axis = int(operation.attributes["axis"]) + 1  # type: ignore[arg-type]
+    types = [value.type for value in operation.operands]
+    numbers = [value.number for value in operation.operands]
+    results = [value.number for value in operation.results]
+    simple = _simple(operation)
+    if simple is not None and types[0].element != "i1":
+        return _reduce_simply(_REDUCED[simple], operation, axis, exact=simple not in _ROUNDED)
+    region = Region(compiler, operation)
+
+    def step(frame: Frame) -> None:
+        arrays = [full(frame.values[n], t) for n, t in zip(numbers, types, strict=True)]
+        count = max(array.shape[0] for array in arrays)
+        arrays = [np.moveaxis(np.broadcast_to(a, (count, *a.shape[1:])), axis, 0) for a in arrays]
+        while len(arrays[0]) > 1:  # halves, as a GPU's shuffles do
+            half = len(arrays[0]) // 2
+            arrays = region(frame, [*(a[:half] for a in arrays), *(a[half:] for a in arrays)])
+        for result, array in zip(results, arrays, strict=True):
+            frame.values[result] = array[0]
+
+    return step
+
+
+def _reduce_simply(ufunc: np.ufunc, operation: Operation, axis: int, *, exact: bool) -> Step:
+    source, result = operation.operands[0], operation.results[0]
+    dtype, element = result.type.dtype, str(result.type.element)
+    narrow = result.type.is_float and dtype.itemsize < 4
+
+    def step(frame: Frame) -> None:
+        array = full(frame.values[source.number], source.type)
+        if narrow and not exact:  # as a GPU: each sum is rounded
+            array = np.moveaxis(array, axis, 0)
+            while len(array) > 1:
+                half = len(array) // 2
+                array = rounded(ufunc(widened(array[:half]), widened(array[half:])), element)
+            frame.values[result.number] = array[0]
+            return
+        if narrow:
+            found = ufunc.reduce(widened(array), axis=axis)
+            frame.values[result.number] = found.astype(dtype)
+            return
+        frame.values[result.number] = ufunc.reduce(array, axis=axis, dtype=dtype)
+
+    return step
+
+
+def _scan(compiler: Compiler, operation: Operation) -> Step:
+    axis = int(operation.attributes["axis"]) + 1  # type: ignore[arg-type]
+    backwards = operation.attributes.get("reverse") is True
+    types = [value.type for value in operation.operands]
+    numbers = [value.number for value in operation.operands]
+    results = [value.number for value in operation.results]
+    simple = _simple(operation)
+    narrow = types[0].is_float and types[0].dtype.itemsize < 4
+    if simple is not None and types[0].element != "i1" and not narrow:
+        ufunc = _REDUCED[simple]
+
+        def simply(frame: Frame) -> None:
+            array = full(frame.values[numbers[0]], types[0])
+            array = np.flip(array, axis) if backwards else array
+            found = ufunc.accumulate(array, axis=axis, dtype=array.dtype)
+            frame.values[results[0]] = np.flip(found, axis) if backwards else found
+
+        return simply
+    region = Region(compiler, operation)
+
+    def step(frame: Frame) -> None:
+        arrays = [full(frame.values[n], t) for n, t in zip(numbers, types, strict=True)]
+        count = max(array.shape[0] for array in arrays)
+        arrays = [np.moveaxis(np.broadcast_to(a, (count, *a.shape[1:])), axis, 0) for a in arrays]
+        if backwards:
+            arrays = [array[::-1] for array in arrays]
+        total = [array[:1] for array in arrays]
+        kept = [[array] for array in total]
+        for place in range(1, len(arrays[0])):
+            total = region(frame, [*total, *(array[place : place + 1] for array in arrays)])
+            for collected, array in zip(kept, total, strict=True):
+                collected.append(array)
+        for result, collected in zip(results, kept, strict=True):
+            array = np.concatenate(collected)
+            array = array[::-1] if backwards else array
+            frame.values[result] = np.moveaxis(array, 0, axis)
+
+    return step
+
+
+def _dot(compiler: Compiler, operation: Operation) -> Step:
+    del compiler
+    a, b, c = operation.operands
+    result = operation.results[0]
+    kind = result.type
+    tf32 = a.type.element == "f32" and operation.said("inputPrecision") == "tf32"
+
+    def step(frame: Frame) -> None:
+        values = frame.values
+        left, right = (full(values[each.number], each.type) for each in (a, b))
+        if kind.dtype.kind == "i":
+            product = np.matmul(left.astype(np.float64), right.astype(np.float64))
+            found = product.astype(np.int64).astype(kind.dtype)
+        elif left.dtype == np.float64:
+            found = np.matmul(left, right)
+        else:
+            left, right = widened(left), widened(right)
+            if tf32:
+                left, right = _tf32(left), _tf32(right)
+            found = np.matmul(left, right)
+        held = plain(values[c.number])
+        if kind.dtype.itemsize < 4:
+            values[result.number] = rounded(found + widened(held), str(kind.element))
+        else:
+            values[result.number] = found + held
+
+    return step
+
+
+def _tf32(a: Array) -> Array:
+    """Returns float32 with 10 bits of fraction, to the nearest, as `cvt.rna.tf32.f32`."""
+    bits = np.ascontiguousarray(a).view(np.uint32)
+    finite = (bits & 0x7F800000) != 0x7F800000
+    near = np.where(finite, (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000), bits)
+    return near.view(np.float32)
+
+
+def _gather(compiler: Compiler, operation: Operation) -> Step:
+    del compiler
+    axis = int(operation.attributes["axis"]) + 1  # type: ignore[arg-type]
+    source, places = operation.operands
+    result = operation.results[0].number
+
+    def step(frame: Frame) -> None:
+        array = full(frame.values[source.number], source.type)
+        where = full(frame.values[places.number], places.type)
+        count = max(array.shape[0], where.shape[0])
+        array = np.broadcast_to(array, (count, *array.shape[1:]))
+        where = np.broadcast_to(where, (count, *where.shape[1:]))
+        frame.values[result] = np.take_along_axis(array, where.astype(np.int64), axis)
+
+    return step
+
+
+def _histogram(compiler: Compiler, operation: Operation) -> Step:
+    del compiler
+    source, *more = operation.operands
+    result = operation.results[0]
+    bins = result.type.shape[0]
+
+    def step(frame: Frame) -> None:
+        array = full(frame.values[source.number], source.type)
+        inside = (array >= 0) & (array < bins)
+        if more:
+            inside = inside & plain(frame.values[more[0].number])
+        count = inside.shape[0]
+        places = array.astype(np.int64) + bins * np.arange(count)[:, None]
+        found = np.bincount(places[inside], minlength=count * bins)
+        frame.values[result.number] = found.reshape(count, bins).astype(result.type.dtype)
+
+    return step
+
+
+def _map_elementwise(compiler: Compiler, operation: Operation) -> Step:
+    pack = int(operation.attributes.get("pack", 1))  # type: ignore[arg-type]
+    region = Region(compiler, operation)
+    sources, results = operation.operands, operation.results
+
+    def step(frame: Frame) -> None:
+        arrays = [full(frame.values[each.number], each.type) for each in sources]
+        count = max(array.shape[0] for array in arrays)
+        arrays = [np.broadcast_to(a, (count, *a.shape[1:])) for a in arrays]
+        shape = arrays[0].shape
+        columns = [a.reshape(-1, pack)[:, place] for a in arrays for place in range(pack)]
+        found = region(frame, columns)
+        for number, result in enumerate(results):
+            mine = found[number * pack : (number + 1) * pack]
+            frame.values[result.number] = np.stack(mine, axis=-1).reshape(shape)
+
+    return step
+
+
+HANDLERS: Final[Mapping[str, Handler]] = {
+    "tt.dot": _dot,
+    "tt.gather": _gather,
+    "tt.histogram": _histogram,
+    "tt.map_elementwise": _map_elementwise,
+    "tt.reduce": _reduce,
+    "tt.scan": _scan,
+}
+"""Steps of operations that combine elements."""

@@ -1,0 +1,98 @@
+"""Runs a kernel for all programs of a grid."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from kernbench.ttir import (
+    accesses,
+    assembly,
+    atomics,
+    combining,
+    descriptors,
+    extended,
+    externs,
+    flow,
+    saying,
+    scaling,
+    tiles,
+)
+from kernbench.ttir.compiling import Compiler, Handler
+from kernbench.ttir.flow import run_blocks
+from kernbench.ttir.frames import Frame, Held, Launch, ProgramError
+from kernbench.ttir.memory import Memory
+from kernbench.ttir.module import Module
+from kernbench.ttir.reports import report
+
+HANDLERS: Final[Mapping[str, Handler]] = {
+    **tiles.HANDLERS,
+    **accesses.HANDLERS,
+    **assembly.HANDLERS,
+    **atomics.HANDLERS,
+    **descriptors.HANDLERS,
+    **extended.HANDLERS,
+    **externs.HANDLERS,
+    **scaling.HANDLERS,
+    **combining.HANDLERS,
+    **flow.HANDLERS,
+    **saying.HANDLERS,
+}
+"""What makes a step of an operation, for those that are not elementwise."""
+
+_ELEMENTS: Final = 1 << 19
+"""Elements of the largest tile of the programs that run together: bounds the memory of a launch."""
+
+
+class Executable:
+    """A kernel, ready to run.
+
+    Args:
+        module: The module that the kernel's text describes.
+
+    Attributes:
+        module: See above.
+
+    Raises:
+        UnsupportedError: If it has an operation that is not simulated.
+    """
+
+    def __init__(self, module: Module) -> None:
+        self.module: Final = module
+        self._compiled: Final = Compiler(module, module.kernel, HANDLERS)
+
+    def run(
+        self,
+        grid: tuple[int, int, int],
+        arguments: Sequence[Held],
+        memory: Memory,
+        say: Callable[[str], None],
+    ) -> None:
+        """Runs all programs, in the order of the grid, so many at a time as memory allows.
+
+        Args:
+            arguments: What the kernel is given: arrays of one element, or descriptors.
+            memory: What the programs may touch.
+            say: Takes what they print.
+
+        Raises:
+            KernbenchError: If a program does what it must not: it touches other memory (M1, M2), an
+                assertion does not hold, or it waits for what no program before it writes (K7).
+        """
+        total = grid[0] * grid[1] * grid[2]
+        # One that takes a lock is to end before the next one begins, which may want the lock.
+        together = 1 if self._compiled.waits else max(1, _ELEMENTS // self._compiled.largest)
+        launch = Launch(grid, memory, say)
+        try:
+            with np.errstate(all="ignore"):
+                for first in range(0, total, together):
+                    self._run(np.arange(first, min(total, first + together)), arguments, launch)
+        except ProgramError as error:
+            raise report(error, self.module.kernel.name, grid) from None
+
+    def _run(self, programs: Any, arguments: Sequence[Held], launch: Launch) -> None:
+        compiled = self._compiled
+        values: list[Any] = [None] * compiled.function.values
+        for value, held in zip(compiled.function.arguments, arguments, strict=True):
+            values[value.number] = held
+        run_blocks(compiled.blocks, Frame(values, programs, launch))

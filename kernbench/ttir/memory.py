@@ -1,0 +1,376 @@
+"""Loads and stores of all programs of a launch at once.
+
+Addresses are bytes, and belong to an allocation: a kernel that was given a tensor may touch that
+tensor alone. A tile whose last axis lies element after element is copied row by row; others are
+gathered.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from kernbench.ttir.arithmetic import Array
+from kernbench.ttir.sums import Sum, Value, parts_of, plain
+
+_BITS: Final = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+@dataclass(eq=False)
+class Allocation:
+    """Memory that a kernel may touch.
+
+    Attributes:
+        label: How reports call it, such as `argument x, a tensor of 4 x 8 float32`.
+        start: Address of its first byte.
+        data: Its bytes, in one dimension.
+        read: Whether a program has read it.
+        written: Whether a program has written it.
+    """
+
+    label: str
+    start: int
+    data: np.ndarray[Any, np.dtype[np.uint8]]
+    read: bool = False
+    written: bool = False
+    _views: dict[np.dtype[Any], Array] = field(default_factory=dict)
+
+    @property
+    def end(self) -> int:
+        """Address after its last byte."""
+        return self.start + len(self.data)
+
+    def view(self, dtype: np.dtype[Any]) -> Array:
+        """Returns the elements of a type, without what is left at the end."""
+        found = self._views.get(dtype)
+        if found is None:
+            whole = len(self.data) // dtype.itemsize * dtype.itemsize
+            found = self._views[dtype] = self.data[:whole].view(dtype)
+        return found
+
+
+class OutsideError(Exception):
+    """Elements of an access are outside of the allocation.
+
+    Attributes:
+        allocation: Where they should be; None if they are in none.
+        bad: True for each element that is outside; full shape.
+        addresses: Addresses of all elements; full shape.
+        misaligned: Whether they are inside, but lie across elements of the allocation.
+    """
+
+    def __init__(
+        self,
+        allocation: Allocation | None,
+        bad: Array,
+        addresses: Array,
+        *,
+        misaligned: bool = False,
+    ) -> None:
+        super().__init__("outside")
+        self.allocation, self.bad, self.addresses = allocation, bad, addresses
+        self.misaligned = misaligned
+
+
+class _Rows(NamedTuple):
+    """A tile whose last axis is regular.
+
+    Attributes:
+        starts: Addresses of the first elements; the last axis has the extent 1.
+        length: Extent of the last axis.
+        step: Bytes from one element to the next.
+    """
+
+    starts: Array
+    length: int
+    step: int
+
+
+class Memory:
+    """The allocations of a launch.
+
+    Args:
+        arguments: Those that arguments of the kernel point into, by the number of the argument.
+        others: Those that may be reached by addresses in memory, too.
+
+    Attributes:
+        arguments: See above.
+        changes: How many operations have changed something.
+    """
+
+    def __init__(
+        self, arguments: Mapping[int, Allocation], others: Sequence[Allocation] = ()
+    ) -> None:
+        self.arguments: Final = dict(arguments)
+        self.changes = 0
+        unique = {each.start: each for each in (*others, *arguments.values())}
+        self._sorted: Final = [unique[start] for start in sorted(unique)]
+        self._starts: Final = np.array([each.start for each in self._sorted], np.int64)
+
+    def load(
+        self,
+        address: Value,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        mask: Array | None,
+        other: Array | None,
+        root: int | None,
+    ) -> Array:
+        """Returns elements; of those that the mask leaves out, what `other` has, or 0.
+
+        Args:
+            address: Byte addresses.
+            shape: Shape of a tile.
+            mask: True for the elements to read; None for all.
+            root: Number of the argument whose memory it is; None if that is not known.
+
+        Raises:
+            OutsideError: If an element is in no memory of the kernel's.
+        """
+        mask = _shortened(mask)
+        if mask is not None and not mask.any():
+            return np.zeros((1,) * (1 + len(shape)), dtype) if other is None else other
+        rows = _rows_of(address, shape)
+        if rows is not None:
+            found = self._load_rows(rows, dtype, mask, other, root)
+            if found is not None:
+                return found
+        full = _spread(plain(address), shape)
+        active = None if mask is None else np.broadcast_to(mask, _joint(full, mask))
+        full = full if active is None else np.broadcast_to(full, active.shape)
+        out = np.zeros(full.shape, dtype)
+        for allocation, places in self._allocations(full, active, dtype, root):
+            allocation.read = True
+            indices = (full[places] - allocation.start) // dtype.itemsize
+            out[places] = allocation.view(dtype)[indices]
+        if active is None or other is None:
+            return out
+        return np.where(active, out, other)
+
+    def store(
+        self,
+        address: Value,
+        shape: tuple[int, ...],
+        values: Array,
+        mask: Array | None,
+        root: int | None,
+    ) -> None:
+        """Writes elements; of several at one address, that of the last program stays.
+
+        Args:
+            address: Byte addresses.
+            shape: Shape of a tile.
+            mask: True for the elements to write; None for all.
+            root: See `load`.
+
+        Raises:
+            OutsideError: If an element is in no memory of the kernel's.
+        """
+        mask = _shortened(mask)
+        if mask is not None and not mask.any():
+            return
+        self.changes += 1
+        dtype = values.dtype
+        rows = _rows_of(address, shape)
+        if rows is not None and rows.step > 0:
+            count = rows.length if mask is None else _leading(mask, rows.length)
+            if count and self._store_rows(rows._replace(length=count), values, root):
+                return
+        full = _spread(plain(address), shape)
+        joint = _joint(full, values) if mask is None else _joint(full, values, mask)
+        full, values = np.broadcast_to(full, joint), np.broadcast_to(values, joint)
+        active = None if mask is None else np.broadcast_to(mask, joint)
+        for allocation, places in self._allocations(full, active, dtype, root):
+            allocation.written = True
+            indices = (full[places] - allocation.start) // dtype.itemsize
+            allocation.view(dtype)[indices] = values[places]
+
+    def place(
+        self, address: Array, active: Array | None, dtype: np.dtype[Any], root: int | None
+    ) -> "list[tuple[Allocation, Array]]":
+        """Returns the allocations that addresses lie in, each with the elements in it.
+
+        Args:
+            address: Byte addresses, full shape.
+            active: True for the elements that count; None for all.
+
+        Raises:
+            OutsideError: If an element that counts is in none.
+        """
+        return self._allocations(address, active, dtype, root)
+
+    def _load_rows(
+        self,
+        rows: _Rows,
+        dtype: np.dtype[Any],
+        mask: Array | None,
+        other: Array | None,
+        root: int | None,
+    ) -> Array | None:
+        """Returns the elements of regular rows; None if they have to be looked at one by one."""
+        length = rows.length
+        count = 0 if mask is None else _leading(mask, length)
+        if count:
+            length, mask = count, None
+        windows = self._windows(rows, dtype, length, root)
+        if windows is None:
+            return None
+        found, places, allocation = windows
+        allocation.read = True
+        out: Array = found[places].view(dtype)
+        if length < rows.length:
+            joint = (*out.shape[:-1], rows.length)
+            if other is None:
+                whole = np.zeros(joint, dtype)
+            else:
+                whole = np.broadcast_to(other, np.broadcast_shapes(joint, other.shape)).copy()
+            whole[..., :length] = out
+            return whole
+        if mask is None:
+            return out
+        return np.where(mask, out, dtype.type(0) if other is None else other)
+
+    def _store_rows(self, rows: _Rows, values: Array, root: int | None) -> bool:
+        windows = self._windows(rows, values.dtype, rows.length, root)
+        if windows is None:
+            return False
+        found, places, allocation = windows
+        shape = (*np.broadcast_shapes(places.shape, values.shape[:-1]), rows.length)
+        allocation.written = True
+        values = values[..., : rows.length]
+        found[np.broadcast_to(places, shape[:-1])] = np.ascontiguousarray(values).view(found.dtype)
+        return True
+
+    def _windows(
+        self, rows: _Rows, dtype: np.dtype[Any], length: int, root: int | None
+    ) -> tuple[Array, Array, Allocation] | None:
+        """Returns all windows of an allocation, which ones the rows are, and the allocation.
+
+        Returns:
+            None if a row is not inside the allocation, or none is known.
+        """
+        size, step = dtype.itemsize, rows.step
+        if step % size:
+            return None
+        first, last = int(rows.starts.min()), int(rows.starts.max())
+        reach = (length - 1) * step
+        known = None if root is None else self.arguments.get(root)
+        allocation = known or self._at(first)
+        if allocation is None:
+            return None
+        low, high = first + min(reach, 0), last + max(reach, 0) + size
+        if low < allocation.start or high > allocation.end:
+            return None
+        offsets = rows.starts[..., 0] - allocation.start
+        if size > 1 and (offsets % size).any():
+            return None
+        base = max(0, -reach) // size
+        count = len(allocation.data) // size - abs(reach) // size
+        # As bits: numpy copies types that it does not know itself one element at a time.
+        windows: Array = np.ndarray(
+            (count, length), _BITS[size], allocation.data, base * size, (size, step)
+        )
+        return windows, offsets // size - base, allocation
+
+    def _at(self, address: int) -> Allocation | None:
+        place = int(np.searchsorted(self._starts, address, "right")) - 1
+        if place < 0 or address >= self._sorted[place].end:
+            return None
+        return self._sorted[place]
+
+    def _allocations(
+        self, full: Array, active: Array | None, dtype: np.dtype[Any], root: int | None
+    ) -> list[tuple[Allocation, Array]]:
+        places: Any = ... if active is None else active
+        seen = full[places]
+        if not seen.size:
+            return []
+        first, last = int(seen.min()), int(seen.max())
+        known = None if root is None else self.arguments.get(root)
+        allocation = known or self._at(first)
+        if (
+            allocation is not None
+            and allocation.start <= first
+            and last + dtype.itemsize <= allocation.end
+        ):
+            self._aligned(allocation, full, active, dtype)
+            return [(allocation, places)]
+        if known is not None:
+            bad = (full < known.start) | (full + dtype.itemsize > known.end)
+            raise OutsideError(known, bad if active is None else bad & active, full)
+        return self._each(full, active, dtype)
+
+    def _each(
+        self, full: Array, active: Array | None, dtype: np.dtype[Any]
+    ) -> list[tuple[Allocation, Array]]:
+        """Returns the allocations of addresses that are in several, or in unknown ones."""
+        counts = np.ones(full.shape, np.bool_) if active is None else active
+        which = np.searchsorted(self._starts, full, "right") - 1
+        ends = np.array([0, *(each.end for each in self._sorted)], np.int64)
+        bad = (full + dtype.itemsize > ends[which + 1]) & counts
+        if bad.any():
+            raise OutsideError(None, bad, full)
+        found = []
+        for number in np.unique(which[counts]):
+            inside = counts & (which == number)
+            self._aligned(self._sorted[number], full, inside, dtype)
+            found.append((self._sorted[number], inside))
+        return found
+
+    @staticmethod
+    def _aligned(
+        allocation: Allocation, full: Array, active: Array | None, dtype: np.dtype[Any]
+    ) -> None:
+        if dtype.itemsize > 1:
+            off = (full - allocation.start) % dtype.itemsize != 0
+            if active is not None:
+                off &= active
+            if off.any():
+                raise OutsideError(allocation, off, full, misaligned=True)
+
+
+def _shortened(mask: Array | None) -> Array | None:
+    return None if mask is None or mask.all() else mask
+
+
+def _leading(mask: Array, length: int) -> int:
+    """Returns how many lanes at the front of every row a mask has; 0 if it has any others."""
+    if mask.shape[-1] != length or mask.size != length:
+        return 0
+    count = int(np.count_nonzero(mask))
+    return count if mask.reshape(-1)[:count].all() else 0
+
+
+def _joint(*arrays: Array) -> tuple[int, ...]:
+    return np.broadcast_shapes(*(array.shape for array in arrays))
+
+
+def _spread(array: Array, shape: tuple[int, ...]) -> Array:
+    """Returns an array whose axes have the tile's extents; that of the programs stays."""
+    return np.broadcast_to(array, (array.shape[0], *shape))
+
+
+def _rows_of(address: Value, shape: tuple[int, ...]) -> _Rows | None:
+    """Returns addresses as rows; None if elements along the last axis are not evenly spaced."""
+    if not shape or shape[-1] < 2:
+        return None
+    length = shape[-1]
+    others: list[Array] = []
+    along: Array | None = None
+    for part in parts_of(address):
+        if part.shape[-1] == 1:
+            others.append(part)
+        elif along is not None:
+            return _rows_of(address.array, shape) if isinstance(address, Sum) else None
+        else:
+            along = part
+    if along is None:
+        return None
+    step = int(along.flat[1] - along.flat[0])
+    if step == 0 or (np.diff(along, axis=-1) != step).any():
+        return None
+    starts = along[..., :1]
+    for part in others:
+        starts = starts + part
+    return _Rows(np.broadcast_to(starts, (starts.shape[0], *shape[:-1], 1)), length, step)
