@@ -98,3 +98,8 @@ FREE_NAMES: Final = frozenset(
 
 COPIES: Final = frozenset(("clone", "_to_copy", "copy_", "copy", "contiguous", "to_sparse"))
 """Operators that write each element of a tensor elsewhere, maybe as another type."""
+
+FREE_SPACES: Final = frozenset(
+    ("_c10d_functional", "c10d", "_c10d_functional_autograd", "profiler", "prim", "_dtensor")
+)
+"""Libraries of operators that run no kernel, or whose commands others issue."""

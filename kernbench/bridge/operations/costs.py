@@ -20,7 +20,7 @@ from kernbench.bridge.operations import (
 from kernbench.bridge.operations.costs_operands import Formula, by_bytes
 from kernbench.bridge.operations.costs_pointwise import copying, filling, pointwise
 from kernbench.hw.library import Library
-from kernbench.kernels.names import COPIES, FILLS, FREE_NAMES, kernel_name
+from kernbench.kernels.names import COPIES, FILLS, FREE_NAMES, FREE_SPACES, kernel_name
 
 
 class Cost(NamedTuple):
@@ -51,10 +51,6 @@ def _nothing(library: Library, args: Any, kwargs: Any, out: Any) -> int:
 FREE: Final = Cost("free", _nothing)
 """An operation that runs no kernel."""
 
-_FREE_SPACES: Final = frozenset(
-    ("_c10d_functional", "c10d", "_c10d_functional_autograd", "profiler", "prim", "_dtensor")
-)
-
 _FORMULAS: Final[dict[Any, Formula]] = {
     **costs_gemm.FORMULAS,
     **costs_attention.FORMULAS,
@@ -82,7 +78,7 @@ def cost_of(func: Any) -> Cost:
     """
     packet = func._overloadpacket
     name = packet._qualified_op_name.partition("::")[2]
-    if func.namespace in _FREE_SPACES or func.is_view or name in FREE_NAMES:
+    if func.namespace in FREE_SPACES or func.is_view or name in FREE_NAMES:
         return FREE
     formula = _FORMULAS.get(packet)
     if formula is None and func.namespace == "fsdp":
