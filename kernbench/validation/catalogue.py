@@ -39,6 +39,7 @@ WITHOUT_PROGRAMS: Final[Mapping[str, str]] = {
         ("triton_add", "triton_softmax", "triton_gemm", "triton_flash"),
         "no program here has kernels of Triton",
     ),
+    "images": "its rows are compared by kernbench calibrate, which runs no programs",
     "programs3_ops": "its rows say shapes, but not types, strides and other arguments",
 }
 """Why tables that are known have no program, by name."""

@@ -1,6 +1,6 @@
 """Single kernels: of elements, of rows, look-ups, optimisers, copies over PCIe."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from kernbench.validation.table import BESIDE, COUNT, MEASURED, WORD, Row, Table, known
@@ -132,9 +132,11 @@ def _optim(torch: Any, row: Row) -> Mapping[str, float]:
 
 def _launch(torch: Any, row: Row) -> Mapping[str, float]:
     x = new(torch, 32, dtype="float32")
-    ways = {
+    ways: dict[str, Callable[[Any, Call], float]] = {
         "add_ 32 floats, graph of 20": replayed_us,
         "add_ 32 floats, eager per call": eager_us,
+        "event pair, nothing between": lambda torch, _: alone_us(torch, lambda: None),
+        "event pair around one add_, L2 flushed": alone_us,
     }
     return {"us": known(ways, row["what"], "what")(torch, lambda: x.add_(1))}
 

@@ -40,6 +40,12 @@ def test_calls_of_a_graph_follow_each_other(tmp_path: Path) -> None:
     assert _memory("add", 131072, tmp_path) == pytest.approx(expected, abs=1e-3)
 
 
+def test_an_event_pair_reads_what_recording_one_takes(tmp_path: Path) -> None:
+    text = 'what,us\n"event pair, nothing between",1\n'
+    found = _run("launch", text, tmp_path, machine="h200x8").predicted["us"]
+    assert found == pytest.approx(4.2, abs=1e-3)
+
+
 def test_a_look_up_reads_its_rows(tmp_path: Path) -> None:
     text = "op,dtype,vocab,hidden,tokens,us\nembedding,bf16,4096,1024,1024,1\n"
     expected = _LAUNCH + (2 * 2 * 1024 * 1024 + 8 * 1024) / _HBM
