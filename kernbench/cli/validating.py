@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 _NAMES: Final = {"own": "own torch", "pytorch": "PyTorch"}
 _MOST_PLACES: Final = 3
 """Lines of a table that are named of one reason, unless all are."""
+_MACHINE: Final = "h200x8"
+"""The host of tables whose folder is not called as a shipped machine."""
 _WIDTH: Final = 41
 """Characters of the columns of one torch."""
 
@@ -26,9 +28,13 @@ def validate(
         ),
     ],
     topology: Annotated[
-        str,
-        typer.Option(metavar="MACHINE", help="The host as a YAML file, or a shipped machine."),
-    ] = "h200x8",
+        str | None,
+        typer.Option(
+            metavar="MACHINE",
+            help="The host as a YAML file, or a shipped machine. Default: the one that is called as "
+            "the folder, or h200x8.",
+        ),
+    ] = None,
     table: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Runs this table alone, such as gemm; may be repeated."),
@@ -56,7 +62,8 @@ def validate(
     \f
     Args:
         folder: Folder of the tables.
-        topology: A topology file, or the name of a shipped machine.
+        topology: A topology file, or the name of a shipped machine; None for the one that is called
+            as the folder, else `h200x8`.
         table: Names of tables to run; None for all.
         programs: Whether tables of whole programs are run, too.
         json: File for scores and cells; None for no file.
@@ -70,10 +77,13 @@ def validate(
     from kernbench.cli import loading
     from kernbench.cli.failures import Exit, failed
     from kernbench.errors import KernbenchError
+    from kernbench.topology import shipped_machines
 
     loading.settle()
+    named = folder.resolve().name
+    machine = topology or (named if named in shipped_machines() else _MACHINE)
     try:
-        done = _validate(folder, topology, table or (), programs, (json, plot), jobs)
+        done = _validate(folder, machine, table or (), programs, (json, plot), jobs)
     except (KernbenchError, KeyboardInterrupt) as error:
         raise typer.Exit(failed(error.with_traceback(None))) from None
     if verbose:

@@ -36,6 +36,16 @@ def own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("own")
+@pytest.mark.parametrize(("name", "machine"), [("sip8", "sip8"), ("mine", "h200x8")])
+def test_a_folder_that_is_called_as_a_machine_is_of_it(
+    tmp_path: Path, name: str, machine: str
+) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "memory.csv").write_text("op,bytes,us,gbps\ncopy,67108864,80,\n")
+    assert _command(tmp_path / name, "--jobs", 1).output.startswith(f"{machine} ")
+
+
+@pytest.mark.usefixtures("own")
 def test_what_is_printed_and_written(folder: Path, tmp_path: Path) -> None:
     (folder / "gem.csv").write_text("a\n1\n")
     file = tmp_path / "out.json"
