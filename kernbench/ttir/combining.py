@@ -144,16 +144,16 @@ def _scan(compiler: Compiler, operation: Operation) -> Step:
         arrays = [np.moveaxis(np.broadcast_to(a, (count, *a.shape[1:])), axis, 0) for a in arrays]
         if backwards:
             arrays = [array[::-1] for array in arrays]
-        total = [array[:1] for array in arrays]
-        kept = [[array] for array in total]
-        for place in range(1, len(arrays[0])):
-            total = region(frame, [*total, *(array[place : place + 1] for array in arrays)])
-            for collected, array in zip(kept, total, strict=True):
-                collected.append(array)
-        for result, collected in zip(results, kept, strict=True):
-            array = np.concatenate(collected)
-            array = array[::-1] if backwards else array
-            frame.values[result] = np.moveaxis(array, 0, axis)
+        reach = 1
+        while reach < len(arrays[0]):  # distances double, as with a GPU's shuffles
+            joined = region(frame, [*(a[:-reach] for a in arrays), *(a[reach:] for a in arrays)])
+            arrays = [
+                np.concatenate((array[:reach], rest))
+                for array, rest in zip(arrays, joined, strict=True)
+            ]
+            reach *= 2
+        for result, array in zip(results, arrays, strict=True):
+            frame.values[result] = np.moveaxis(array[::-1] if backwards else array, 0, axis)
 
     return step
 

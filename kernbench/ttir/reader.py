@@ -306,6 +306,8 @@ class _Reader(Cursor):
             found = types.given[:1]
         elif operation.name == "tt.load":
             found = [operation.operands[0].type.pointee]
+        elif operation.name == "tt.unsplat":
+            found = [Type(types.given[0].element)]
         elif operation.name == "arith.addui_extended":
             found = types.given[:2]
         elif operation.name.endswith("_extended"):

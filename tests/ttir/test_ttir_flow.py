@@ -269,6 +269,15 @@ def test_more_programs_than_run_together_give_the_same() -> None:
     assert out.tolist() == [(1 << 17) * n + (1 << 16) * ((1 << 17) - 1) for n in range(5)]
 
 
+def test_the_only_element_of_a_tile_is_a_number() -> None:
+    body = """
+    %t = tt.splat %v : i32 -> tensor<1xi32>
+    %n = tt.unsplat %t : tensor<1xi32>
+    %r = arith.addi %n, %v : i32
+"""
+    assert of_each(body, [5, 6, 7]) == [10, 12, 14]
+
+
 def test_of_stores_to_one_address_the_last_programs_stays() -> None:
     body = "    tt.store %x, %v : !tt.ptr<i32>\n    %r = tt.load %x : !tt.ptr<i32>"
 
