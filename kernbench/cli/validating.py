@@ -31,8 +31,8 @@ def validate(
         str | None,
         typer.Option(
             metavar="MACHINE",
-            help="The host as a YAML file, or a shipped machine. Default: the one that is called as "
-            "the folder, or h200x8.",
+            help="The host as a YAML file, or a shipped machine. Default: the one that is called "
+            "as the folder, or h200x8.",
         ),
     ] = None,
     table: Annotated[
