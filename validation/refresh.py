@@ -59,8 +59,15 @@ def numbers(value: object) -> int:
     return int(isinstance(value, int | float) or bool(re.match(r"\d", str(value))))
 
 
+_GIVEN: Final = {"tile", "tiles", "line", "pes", "count", "part", "least", "up_to"}
+"""Numbers of a library itself, not fits.
+
+Sizes of tiles are names of kernels; of lines, channels and parts of messages NCCL's own.
+"""
+
+
 def parameters(key: str, beginnings: str) -> int:
-    """Returns how many numbers stand under a key; sizes of tiles are names of kernels, not fits."""
+    """Returns how many numbers stand under a key that could be fits; see `_GIVEN`."""
     file = QUEUES if key == "queues" else MACHINE
     found = yaml.safe_load(file.read_text(encoding="utf-8"))
     for part in key.split("."):
@@ -69,9 +76,7 @@ def parameters(key: str, beginnings: str) -> int:
 
     def fitted(value: object) -> object:
         if isinstance(value, Mapping):
-            return {
-                name: fitted(each) for name, each in value.items() if name not in {"tile", "tiles"}
-            }
+            return {name: fitted(each) for name, each in value.items() if name not in _GIVEN}
         return [fitted(each) for each in value] if isinstance(value, list) else value
 
     if isinstance(found, Mapping) and starts:

@@ -680,6 +680,10 @@ def test_the_options_are_these() -> None:
         "check": ["--torchrun"],
         "explain": [],
         "new-machine": ["--from", "--like"],
+        "validate": [
+            *("--jobs", "--json", "--plot", "--programs", "--table", "--topology", "--verbose"),
+            "-v",
+        ],
         "calibrate": ["--from", "--out", "--topology", "--verbose", "-o", "-v"],
         "show-machine": [],
         "list": [],

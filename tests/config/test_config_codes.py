@@ -60,7 +60,7 @@ NODES = """kind: graph
             """\
 [F1] m.yaml: 1 problem
   m.yaml:8:5: system.host.dispach: expected one of dispatch, launch_queue, pcie, gloo, dispatch_of\
-, eager, got an unknown key [F1]
+, eager, loop, got an unknown key [F1]
           dispach: 2 us
           ^
       did you mean `dispatch`?""",

@@ -216,7 +216,10 @@ def test_a_wheel_has_what_comes_with_kernbench() -> None:
     root = Path(__file__).parents[2]
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     included = project["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
-    assert set(included) == {"configs", "benches", "validation", "README.md", "docs/errors.md"}
+    assert set(included) == {
+        *("configs", "benches", "README.md", "docs/errors.md"),
+        *("validation/h200x8/laws.yaml", "validation/h200x8/result.json"),
+    }
     for name, place in included.items():
         assert place == f"kernbench/_installed/{name}"
         assert shipped(name).exists()

@@ -11,7 +11,7 @@ from kernbench.hw.queue import Queue
 from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
 
-RANKS, ROUNDS, ELEMENTS, PIECE = 4, 12, 4 << 20, 64 << 10
+RANKS, ROUNDS, ELEMENTS, PIECE = 4, 12, 8 << 20, 64 << 10
 """Of float32, in pieces of 256 KiB."""
 
 
@@ -40,7 +40,9 @@ def ring() -> list[float]:
         ends.extend(marks[0].elapsed_time(mark) for mark in marks[1:])
         dist.destroy_process_group()
 
-    with RuntimeContext(RunSpec(topology="h200x8", data=False)) as ctx:
+    with RuntimeContext(
+        RunSpec(topology="h200x8", overrides=("system.sip.overlap=null",), data=False)
+    ) as ctx:
         ctx.multiprocessing.spawn(worker, nprocs=RANKS)
     return ends
 
