@@ -192,6 +192,17 @@ class Collective:
         for part in parts.values():
             delivery.deliver(part)
 
+    def check(self, part: Joining) -> None:
+        """Notes a fault if a rank gives what was never written.
+
+        Args:
+            part: The work of the rank, whose stream has come to the collective.
+        """
+        if self._data:
+            for view in part.sources:
+                if view.buffer.unwritten is not None or view.buffer.data is None:
+                    self.delivery.check(part.rank, view)
+
     def arrive(self, part: Joining, command: Command) -> None:
         """Takes a rank whose stream has come to the collective. Does not wait.
 
@@ -202,10 +213,6 @@ class Collective:
         rank = part.rank
         self._parts[rank] = part
         self._commands[rank] = command
-        if self._data:
-            for view in part.sources:
-                if view.buffer.unwritten is not None or view.buffer.data is None:
-                    self.delivery.check(part.rank, view)
         if self._timed:
             begin = part.start
             if self._engine.timed:

@@ -29,6 +29,10 @@ class Joined(Protocol):
         """Whether it is a message from rank to rank."""
         ...
 
+    def check(self, part: "Joining") -> None:
+        """Notes a fault if a rank gives what was never written."""
+        ...
+
     def arrive(self, part: "Joining", command: Command) -> None:
         """Takes a rank whose stream has come to the collective. Does not wait."""
         ...
@@ -97,8 +101,9 @@ class Joining:
     def begin(self, command: Command, start: int) -> None:
         """See `Action`."""
         engine = self.collective.engine
+        self.collective.check(self)
         if engine.overlaps:
-            engine.give_way(command, start, self.enter)
+            engine.give_way(command, start, self._enter)
             return
         # The local time of an aborted rank may be behind the loop.
         now = engine.loop.now
@@ -111,6 +116,10 @@ class Joining:
         Args:
             start: When the rank begins, in picoseconds.
         """
+        self.collective.check(self)
+        self._enter(command, start)
+
+    def _enter(self, command: Command, start: int) -> None:
         engine = self.collective.engine
         earliest = engine.loop.now - engine.notice(command.stream.sip)
         self.start = start if start > earliest else earliest
