@@ -23,7 +23,6 @@ if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import json  # noqa: E402
-from collections import Counter  # noqa: E402
 from collections.abc import Callable, Iterator, Mapping, Sequence  # noqa: E402
 from functools import cache  # noqa: E402
 from importlib.util import find_spec  # noqa: E402
@@ -52,9 +51,6 @@ settings.register_profile("kernbench", deadline=None, derandomize=True, database
 settings.register_profile("traced", settings.get_profile("kernbench"), max_examples=25)
 settings.load_profile("kernbench")
 
-_TRACED_CASES = 4
-"""Of one test, as many cases as coverage is measured over."""
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds the choice of what ranks run on."""
@@ -70,21 +66,6 @@ def pytest_configure(config: pytest.Config) -> None:
     """Takes fewer examples while coverage is measured: it counts lines, and makes each one dear."""
     if getattr(config.option, "cov_source", None):
         settings.load_profile("traced")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """Measures coverage over the first cases of each test.
-
-    What is traced takes three times as long, and further cases of one test reach few further lines.
-    """
-    if not getattr(config.option, "cov_source", None):
-        return
-    cases: Counter[str] = Counter()
-    for item in items:
-        test = item.nodeid.partition("[")[0]
-        cases[test] += 1
-        if cases[test] > _TRACED_CASES:
-            item.add_marker(pytest.mark.no_cover)
 
 
 @pytest.fixture(autouse=True)
