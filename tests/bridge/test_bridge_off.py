@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
+from kernbench.runtime_api.pytorch_versions import minor_of
+
 pytestmark = pytest.mark.torch
 
 
@@ -179,7 +181,7 @@ def _begins(rank: int) -> None:
         init.kaiming_uniform_,
         init.orthogonal_,
     ]
-    if torch.__version__ < "2.15":  # then a DTensor has no eye_
+    if minor_of(torch.__version__) < (2, 14):  # since then a DTensor has no eye_
         begins.append(init.eye_)
     for begin in begins:
         for tensor in (plain, *parts, on_host):
