@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final, TypeAlias
 
-from kernbench.calibration.cells import DTYPES, Cell
+from kernbench.calibration.cells import Cell
 from kernbench.calibration.images import kind
+from kernbench.calibration.lines import dtype_of
 
 Lines: TypeAlias = Callable[[Mapping[str, str]], bool]
 
@@ -165,7 +166,7 @@ def _family(names: str, **texts: str) -> Lines:
 
 def _odd(line: Mapping[str, str]) -> bool:
     """Returns whether planes of a convolution row after row do not begin at 16 bytes."""
-    plane = prod((int(line["h"]), int(line["h"]), DTYPES[line["dtype"]].itemsize))
+    plane = prod((int(line["h"]), int(line["h"]), dtype_of(line).itemsize))
     return line["last"] == "0" and plane % 16 != 0
 
 

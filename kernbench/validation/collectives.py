@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from kernbench.calibration.lines import REPLAYS, known
 from kernbench.validation.table import (
     BESIDE,
     COUNT,
@@ -12,9 +13,8 @@ from kernbench.validation.table import (
     Row,
     Table,
     Times,
-    known,
 )
-from kernbench.validation.timing import REPLAYS, Call, eager_us, new, replayed_us
+from kernbench.validation.timing import Call, eager_us, new, replayed_us
 
 _MESSAGES: Final = ("nccl_p2p", "nccl_p2p_ll")
 _FORCED: Final[Mapping[str, Mapping[str, str]]] = {
