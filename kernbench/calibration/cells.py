@@ -29,6 +29,7 @@ from kernbench.config.yaml_file import read_text
 from kernbench.errors import KernbenchError, UsageError
 from kernbench.hw.attention import Direction
 from kernbench.hw.library import Library
+from kernbench.hw.warmed import Warmed, WarmedLibrary
 from kernbench.kernels import attention as attentions
 from kernbench.kernels import lists, products
 from kernbench.kernels.operands import Layout, Operand, row_major, total_bytes
@@ -39,7 +40,7 @@ from kernbench.topology.spec import SystemSpec
 
 
 class Machine:
-    """What laws ask: the machine, and the library of one of its SIPs.
+    """What laws ask: the machine, and the library of one of its SIPs, in and outside of graphs.
 
     Args:
         system: The machine.
@@ -48,6 +49,8 @@ class Machine:
     def __init__(self, system: SystemSpec) -> None:
         self.system: Final = system
         self.library: Final = Library(system.sip)
+        warm = system.sip.warm
+        self.warmed: Final = None if warm is None else WarmedLibrary(self.library, system.sip, warm)
 
 
 Law: TypeAlias = Callable[[Machine, Line], int]
@@ -167,6 +170,18 @@ def _elementwise(library: Library, line: Line) -> int:
     return priced(library, f"aten::{known(_ELEMENTWISE, op)}", None, reads, [x])
 
 
+def _memory(machine: Machine, line: Line) -> int:
+    """A graph's calls find in the L2 what the call before has left, if all of it fits."""
+    warm, warmed = machine.system.sip.warm, machine.warmed
+    if warm is None or warmed is None or not replayed(line):
+        return _elementwise(machine.library, line)
+    price = _elementwise(warmed, line)
+    nbytes = int(line["bytes"]) * (3 if line["op"] == "add" else 2)
+    if nbytes > warm.kept or not isinstance(price, Warmed):
+        return price
+    return price.lasting(REPLAYS, REPLAYS - 1, 0, warm.kept)
+
+
 def _rows(library: Library, line: Line) -> int:
     op, backward, rows, columns = over_rows(line)
     dtype, wide = dtypes.bfloat16, dtypes.float32
@@ -281,7 +296,7 @@ def _collective(machine: Machine, line: Line) -> int:
 _COLLECTIVES: Final = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 
 SOURCES: Final[Mapping[str, Source]] = {
-    "memory": Source({"us": _alone(_elementwise)}, events=_of_graphs),
+    "memory": Source({"us": _memory}, events=_of_graphs),
     "elementwise": Source({"us": _alone(_elementwise)}, events=_whole),
     "rowops2": Source({"us": _alone(_rows)}, events=_whole),
     "gemm2": Source({"us": _alone(_product)}, events=_whole),

@@ -34,6 +34,7 @@ BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "adding": (1e5, 1e8),
     "bandwidth": (1e9, 1e14),
     "latency": (1e3, 1e8),
+    "kept": (1e5, 1e10),
 }
 """Least and most of a number, by its name, in picoseconds, bytes, or so much a second."""
 
@@ -92,6 +93,7 @@ _STREAMED: Final = "+".join(
 MEMORY: Final = (
     Fit("memory", "memory", ("sip.launch",), _bytes(0, 1 << 16)),
     Fit("memory", "memory", ("sip.cube.hbm.bandwidth",), _bytes(64 * _MIB)),
+    Fit("memory", "memory", ("sip.warm.bandwidth", "sip.warm.kept"), _bytes(1 << 17, 16 * _MIB)),
 )
 
 ELEMENTWISE: Final = (
