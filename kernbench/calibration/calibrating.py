@@ -8,7 +8,7 @@ from typing import Final
 from kernbench.calibration.cells import SOURCES, Cell, read_cells
 from kernbench.calibration.fits import FITS
 from kernbench.calibration.fitting import Outcome, fitted, mean_error, minimizer
-from kernbench.calibration.readings import PROPORTIONAL, event_us, readings
+from kernbench.calibration.readings import PROPORTIONAL, Reading, event_us, readings
 from kernbench.calibration.values import amount, get, has_field, path_of, put
 from kernbench.errors import UsageError
 from kernbench.topology.spec import SystemSpec
@@ -45,6 +45,7 @@ class Calibrated:
         told: What each measured number is from, by where it stands under `system`.
         outcomes: What came of each fit.
         event_us: What an event pair reads with nothing between, in microseconds.
+        unbelieved: Why a number that a table tells was left as the base has it, by where it stands.
         tables: For each table its cells, and the mean errors of the base and of the machine on
             all of them, and of the machine on those kept aside.
     """
@@ -53,6 +54,7 @@ class Calibrated:
     told: Mapping[str, Told]
     outcomes: Sequence[Outcome]
     event_us: float
+    unbelieved: Mapping[str, str]
     tables: Mapping[str, tuple[int, float, float, float]]
 
 
@@ -84,14 +86,16 @@ def calibrate(folder: Path, base: SystemSpec, say: Callable[[str], None] = _sile
         )
     found = event_us(folder)
     pair = base.sip.event / 1e6 if found is None else found
-    system, told, outcomes = base, {}, []
+    system, told, outcomes, unbelieved = base, {}, [], {}
     if found is not None:
         system = put(system, path_of("sip.event"), 1e6 * found)
         told["sip.event"] = Told("host", "an event pair around a kernel, less the kernel")
     for stage in STAGES:
         say(stage)
-        for reading, number in readings(folder, stage).items():
-            if has_field(system, path_of(reading.number)):
+        for reading, number in readings(folder, stage, pair).items():
+            if not reading.least <= number <= reading.most:
+                unbelieved[reading.number] = _unbelieved(reading, number)
+            elif has_field(system, path_of(reading.number)):
                 system = put(system, path_of(reading.number), number)
                 told[reading.number] = Told(reading.table, reading.said)
         for fit in FITS:
@@ -102,7 +106,14 @@ def calibrate(folder: Path, base: SystemSpec, say: Callable[[str], None] = _sile
     if "host.loop" in told:
         system, of_host = _as_fast(system, base, told)
         told |= of_host
-    return Calibrated(system, told, outcomes, pair, _tables(cells, base, system, pair))
+    return Calibrated(system, told, outcomes, pair, unbelieved, _tables(cells, base, system, pair))
+
+
+def _unbelieved(reading: Reading, number: float) -> str:
+    return (
+        f"{reading.table}.csv tells {number:.3g} ({reading.said}), "
+        f"outside of {reading.least:g} to {reading.most:g}"
+    )
 
 
 def _as_fast(

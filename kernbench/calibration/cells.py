@@ -5,28 +5,42 @@ import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 from kernbench.attention.bands import CAUSAL, EVERYTHING, bands
 from kernbench.attention.rows import in_order
 from kernbench.calibration import collectives, images
+from kernbench.calibration.lines import (
+    REPLAYS,
+    ROW,
+    Line,
+    attention,
+    elements,
+    known,
+    look_up,
+    over_rows,
+    product,
+    replayed,
+    step,
+)
 from kernbench.config.yaml_file import read_text
 from kernbench.errors import KernbenchError, UsageError
 from kernbench.hw.attention import Direction
 from kernbench.hw.library import Library
-from kernbench.kernels import attention, lists, products
+from kernbench.hw.warmed import Warmed, WarmedLibrary
+from kernbench.kernels import attention as attentions
+from kernbench.kernels import lists, products
 from kernbench.kernels.operands import Layout, Operand, row_major, total_bytes
 from kernbench.kernels.prices import Price, of_sum, priced
 from kernbench.kernels.products import Sizes
 from kernbench.memory import DType, dtypes
 from kernbench.topology.spec import SystemSpec
 
-Line: TypeAlias = Mapping[str, str]
-
 
 class Machine:
-    """What laws ask: the machine, and the library of one of its SIPs.
+    """What laws ask: the machine, and the library of one of its SIPs, in and outside of graphs.
 
     Args:
         system: The machine.
@@ -35,16 +49,11 @@ class Machine:
     def __init__(self, system: SystemSpec) -> None:
         self.system: Final = system
         self.library: Final = Library(system.sip)
+        warm = system.sip.warm
+        self.warmed: Final = None if warm is None else WarmedLibrary(self.library, system.sip, warm)
 
 
 Law: TypeAlias = Callable[[Machine, Line], int]
-
-DTYPES: Final = {
-    **images.DTYPES,
-    "tf32": dtypes.float32,
-    "fp8": dtypes.float8_e4m3fn,
-    "bfloat16": dtypes.bfloat16,
-}
 
 
 def _every(line: Line) -> bool:
@@ -52,17 +61,31 @@ def _every(line: Line) -> bool:
     return True
 
 
+def _none(line: Line) -> float:
+    del line
+    return 0.0
+
+
+def _whole(line: Line) -> float:
+    del line
+    return 1.0
+
+
+def _of_graphs(line: Line) -> float:
+    return 1 / REPLAYS if replayed(line) else 1.0
+
+
 class Source(NamedTuple):
     """How a table is read.
 
     Attributes:
         laws: What the simulator says of each measured column, by its name.
-        events: Whether times hold that of an event pair.
+        events: How much of the time of an event pair a line's times hold.
         lines: Which lines there are laws for; by default all.
     """
 
     laws: Mapping[str, Law]
-    events: bool = False
+    events: Callable[[Line], float] = _none
     lines: Callable[[Line], bool] = _every
 
 
@@ -100,8 +123,8 @@ class Cell:
         Raises:
             UsageError: If the line holds what no law is for (F2).
         """
-        taken = event_us if SOURCES[self.table].events else 0.0
         try:
+            taken = event_us * SOURCES[self.table].events(self.line)
             predicted = self.law(machine, self.line) / 1e6 + taken
         except (KernbenchError, LookupError, ValueError) as error:
             raise wrong(self.table, self.line, error) from error
@@ -126,9 +149,8 @@ _ONE_OPERAND: Final = ("add_scalar", "exp", "gelu", "silu", "relu", "copy")
 
 
 def _elementwise(library: Library, line: Line) -> int:
-    dtype = DTYPES[line.get("dtype", "bf16")]
-    op, count = line["op"], int(line["bytes"]) // dtype.itemsize
-    x, wide = plain(dtype, count), plain(dtype, count // 4096, 4096)
+    op, dtype, count = elements(line)
+    x, wide = plain(dtype, count), plain(dtype, count // ROW, ROW)
     if op in {"dropout", "where"}:
         mask = plain(dtypes.bool_, count)
         if op == "dropout":
@@ -140,16 +162,28 @@ def _elementwise(library: Library, line: Line) -> int:
         other = dtypes.float32 if dtype is dtypes.bfloat16 else dtypes.bfloat16
         return priced(library, "aten::copy_", None, [x], [plain(other, count)])
     if op == "add_bcast":
-        return priced(library, "aten::add", None, [wide, plain(dtype, 4096)], [wide])
+        return priced(library, "aten::add", None, [wide, plain(dtype, ROW)], [wide])
     if op == "transpose_copy":
-        turned = Layout((4096, count // 4096), (1, 4096), dtype)
-        return priced(library, "aten::copy_", None, [turned], [plain(dtype, 4096, count // 4096)])
+        turned = Layout((ROW, count // ROW), (1, ROW), dtype)
+        return priced(library, "aten::copy_", None, [turned], [plain(dtype, ROW, count // ROW)])
     reads = [x] if op in _ONE_OPERAND else [x, x] if op in {"add", "mul"} else []
-    return priced(library, f"aten::{_ELEMENTWISE[op]}", None, reads, [x])
+    return priced(library, f"aten::{known(_ELEMENTWISE, op)}", None, reads, [x])
+
+
+def _memory(machine: Machine, line: Line) -> int:
+    """A graph's calls find in the L2 what the call before has left, if all of it fits."""
+    warm, warmed = machine.system.sip.warm, machine.warmed
+    if warm is None or warmed is None or not replayed(line):
+        return _elementwise(machine.library, line)
+    price = _elementwise(warmed, line)
+    nbytes = int(line["bytes"]) * (3 if line["op"] == "add" else 2)
+    if nbytes > warm.kept or not isinstance(price, Warmed):
+        return price
+    return price.lasting(REPLAYS, REPLAYS - 1, 0, warm.kept)
 
 
 def _rows(library: Library, line: Line) -> int:
-    rows, columns = int(line["rows"]), int(line["cols"])
+    op, backward, rows, columns = over_rows(line)
     dtype, wide = dtypes.bfloat16, dtypes.float32
     x, w, each = plain(dtype, rows, columns), plain(dtype, columns), plain(wide, rows, 1)
     labels, one = plain(dtypes.int64, rows), plain(dtype)
@@ -158,53 +192,51 @@ def _rows(library: Library, line: Line) -> int:
         return priced(library, f"aten::{name}", None, reads, writes)
 
     out = plain(dtype, rows)
-    match line["op"]:
-        case "softmax":
+    match op, backward:
+        case "softmax", False:
             return priced_at("_softmax", [x], [x])
-        case "softmax_bwd":
+        case "softmax", True:
             return priced_at("_softmax_backward_data", [x, x], [x])
-        case "layer_norm":
+        case "layer_norm", False:
             return priced_at("native_layer_norm", [x, w, w], [x, each, each])
-        case "layer_norm_bwd":
+        case "layer_norm", True:
             reads: list[Operand] = [x, x, each, each, w, w]
             return priced_at("native_layer_norm_backward", reads, [x, w, w])
-        case "rms_norm":
+        case "rms_norm", False:
             return priced_at("_fused_rms_norm", [x, w], [x, each])
-        case "rms_norm_bwd":
+        case "rms_norm", True:
             return priced_at("_fused_rms_norm_backward", [x, x, each, w], [x, w])
-        case "argmax":
+        case "argmax", False:
             return priced_at("argmax", [x], [plain(dtypes.int64, rows)])
-        case "cross_entropy":
+        case "cross_entropy", False:
             losses = priced_at("nll_loss_forward", [x, labels], [one, one])
             return priced_at("_log_softmax", [x], [x]) + losses
-        case "cross_entropy_bwd":
+        case "cross_entropy", True:
             filled = priced_at("nll_loss_backward", [one, x, labels], [x])
             return filled + priced_at("_log_softmax_backward_data", [x, x], [x])
-        case "sum" | "mean" as op:
+        case "sum" | "mean", False:
             price: Price = of_sum((1,))
             return priced(library, f"aten::{op}", price, [x], [out])
-        case op:
-            raise UsageError(f"no law for {op!r}")
+        case _:
+            raise UsageError(f"no law for {line['op']!r}")
 
 
 def _product(library: Library, line: Line) -> int:
-    m, n, k = (int(line[name]) for name in "mnk")
-    dtype, tf32 = DTYPES[line["dtype"]], line["dtype"] == "tf32"
-    out = dtypes.bfloat16 if dtype.itemsize == 1 else dtype
+    dtype, tf32, scaled, m, n, k = product(line)
+    out = dtypes.bfloat16 if scaled else dtype
     moved = total_bytes((plain(dtype, m, k), plain(dtype, n, k), plain(out, m, n)))
     return products.duration_ps(library, dtype, Sizes(1, m, n, k), moved, tf32=tf32)
 
 
 def _attention(library: Library, line: Line, *, backward: bool) -> int:
-    b, h, hk, sq, s, d = (int(line[name]) for name in ("b", "h", "hk", "sq", "s", "d"))
+    backend, b, h, hk, sq, s, d, causal = attention(line)
     q, k = plain(dtypes.bfloat16, b, h, sq, d), plain(dtypes.bfloat16, b, hk, s, d)
     lse = plain(dtypes.float32, b, h, sq)
-    seen = bands(in_order(sq), in_order(s), CAUSAL if line["causal"] == "1" else EVERYTHING)
+    seen = bands(in_order(sq), in_order(s), CAUSAL if causal else EVERYTHING)
     # Backward: the gradient, the operands, the result and the sums in; three gradients out.
     moved = (q, q, k, k, q, lse, q, k, k) if backward else (q, k, k, q, lse)
-    backend = line["backend"].removesuffix("2")
     way: Direction = "backward" if backward else "forward"
-    return attention.duration_ps(library, backend, way, (q, k, k), (seen,), total_bytes(moved))
+    return attentions.duration_ps(library, backend, way, (q, k, k), (seen,), total_bytes(moved))
 
 
 def _forward(library: Library, line: Line) -> int:
@@ -216,21 +248,19 @@ def _backward(library: Library, line: Line) -> int:
 
 
 def _embedding(library: Library, line: Line) -> int:
-    vocabulary, hidden, tokens = (int(line[name]) for name in ("vocab", "hidden", "tokens"))
-    dtype, ids = DTYPES[line["dtype"]], plain(dtypes.int64, int(line["tokens"]))
+    backward, dtype, vocabulary, hidden, tokens = look_up(line)
+    ids = plain(dtypes.int64, tokens)
     out, table = plain(dtype, tokens, hidden), plain(dtype, vocabulary, hidden)
-    if line["op"] == "embedding":
+    if not backward:
         return priced(library, "aten::embedding", None, [ids], [out])
     return priced(library, "aten::embedding_dense_backward", None, [out, ids], [table])
 
 
 def _optimiser(library: Library, line: Line) -> int:
-    """Steps over a Llama of 1.24 B parameters: hidden 2048, 16 layers, 128256 words."""
-    hidden, dtype = 2048, DTYPES[line["dtype"]]
-    layer = [hidden**2] * 2 + [512 * hidden] * 2 + [8192 * hidden] * 3 + [hidden] * 2
-    sizes = [128256 * hidden, hidden, *(layer * 16)]
+    op, dtype, shapes = step(line)
+    sizes = [prod(shape) for shape in shapes]
 
-    def step(reads: int, writes: int, *, reduces: bool = False) -> int:
+    def passed(reads: int, writes: int, *, reduces: bool = False) -> int:
         return lists.duration_ps(
             library,
             "foreach",
@@ -241,16 +271,16 @@ def _optimiser(library: Library, line: Line) -> int:
             reduces=reduces,
         )
 
-    match line["op"]:
+    match op:
         case "sgd_foreach":  # momentum *= 0.9; += gradients; parameters += momentum
-            return step(1, 1) + 2 * step(2, 1)
+            return passed(1, 1) + 2 * passed(2, 1)
         case "adamw_fused":
-            return step(4, 3)
+            return passed(4, 3)
         case "foreach_zero":
-            return step(0, 1)
+            return passed(0, 1)
         case "clip_grad_norm_foreach":
-            return step(1, 0, reduces=True) + step(1, 1)
-        case op:
+            return passed(1, 0, reduces=True) + passed(1, 1)
+        case _:
             raise UsageError(f"no law for {op!r}")
 
 
@@ -266,14 +296,14 @@ def _collective(machine: Machine, line: Line) -> int:
 _COLLECTIVES: Final = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 
 SOURCES: Final[Mapping[str, Source]] = {
-    "memory": Source({"us": _alone(_elementwise)}),
-    "elementwise": Source({"us": _alone(_elementwise)}, events=True),
-    "rowops2": Source({"us": _alone(_rows)}, events=True),
-    "gemm2": Source({"us": _alone(_product)}, events=True),
-    "attention2": Source({"fwd_us": _alone(_forward), "bwd_us": _alone(_backward)}, events=True),
-    "embedding": Source({"us": _alone(_embedding)}, events=True),
+    "memory": Source({"us": _memory}, events=_of_graphs),
+    "elementwise": Source({"us": _alone(_elementwise)}, events=_whole),
+    "rowops2": Source({"us": _alone(_rows)}, events=_whole),
+    "gemm2": Source({"us": _alone(_product)}, events=_whole),
+    "attention2": Source({"fwd_us": _alone(_forward), "bwd_us": _alone(_backward)}, events=_whole),
+    "embedding": Source({"us": _alone(_embedding)}, events=_whole),
     "optim": Source(
-        {"us": _alone(_optimiser)}, events=True, lines=lambda line: line["op"] != "adamw_foreach"
+        {"us": _alone(_optimiser)}, events=_whole, lines=lambda line: line["op"] != "adamw_foreach"
     ),
     "images": Source({"us": _alone(images.modelled_ps)}),
     "collectives": Source(

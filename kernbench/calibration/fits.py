@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final, TypeAlias
 
-from kernbench.calibration.cells import DTYPES, Cell
+from kernbench.calibration.cells import Cell
 from kernbench.calibration.images import kind
+from kernbench.calibration.lines import dtype_of
 
 Lines: TypeAlias = Callable[[Mapping[str, str]], bool]
 
@@ -33,6 +34,7 @@ BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "adding": (1e5, 1e8),
     "bandwidth": (1e9, 1e14),
     "latency": (1e3, 1e8),
+    "kept": (1e5, 1e10),
 }
 """Least and most of a number, by its name, in picoseconds, bytes, or so much a second."""
 
@@ -91,6 +93,7 @@ _STREAMED: Final = "+".join(
 MEMORY: Final = (
     Fit("memory", "memory", ("sip.launch",), _bytes(0, 1 << 16)),
     Fit("memory", "memory", ("sip.cube.hbm.bandwidth",), _bytes(64 * _MIB)),
+    Fit("memory", "memory", ("sip.warm.bandwidth", "sip.warm.kept"), _bytes(1 << 17, 16 * _MIB)),
 )
 
 ELEMENTWISE: Final = (
@@ -165,7 +168,7 @@ def _family(names: str, **texts: str) -> Lines:
 
 def _odd(line: Mapping[str, str]) -> bool:
     """Returns whether planes of a convolution row after row do not begin at 16 bytes."""
-    plane = prod((int(line["h"]), int(line["h"]), DTYPES[line["dtype"]].itemsize))
+    plane = prod((int(line["h"]), int(line["h"]), dtype_of(line).itemsize))
     return line["last"] == "0" and plane % 16 != 0
 
 

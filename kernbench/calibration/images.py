@@ -1,15 +1,11 @@
 """What the room `kernels` says of a line of `images.csv`: convolutions, norms, pools, bags."""
 
-from collections.abc import Mapping
-
+from kernbench.calibration.lines import Line, dtype_of
 from kernbench.hw.library import Library
 from kernbench.kernels import convolutions, indexing, norms, pooling
 from kernbench.kernels.convolutions import Convolution
 from kernbench.kernels.operands import Layout, channels_last, row_major
 from kernbench.memory import DType, dtypes
-
-DTYPES = {"bf16": dtypes.bfloat16, "fp16": dtypes.float16, "fp32": dtypes.float32}
-Line = Mapping[str, str]
 
 
 def _plain(dtype: DType, *shape: int) -> Layout:
@@ -17,7 +13,7 @@ def _plain(dtype: DType, *shape: int) -> Layout:
 
 
 def _image(line: Line, channels: int, extent: int) -> Layout:
-    found = _plain(DTYPES[line["dtype"]], int(line["n"]), channels, extent, extent)
+    found = _plain(dtype_of(line), int(line["n"]), channels, extent, extent)
     return channels_last(found) if line["last"] == "1" else found
 
 
@@ -72,7 +68,7 @@ def _pool(library: Library, line: Line, family: str) -> int:
 
 def _rows(library: Library, line: Line, family: str) -> int:
     rows, columns = int(line["n"]), int(line["c"])
-    dtype = DTYPES[line["dtype"]]
+    dtype = dtype_of(line)
     given, weight = _plain(dtype, rows, columns), _plain(dtype, columns)
     if family == "ln":
         return norms.layer_norm_ps(library, [given, weight, weight, given], given, columns)

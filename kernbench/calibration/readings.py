@@ -7,7 +7,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Final, TypeAlias
 
-from kernbench.calibration.cells import Line, read_lines, wrong
+from kernbench.calibration.cells import read_lines, wrong
+from kernbench.calibration.lines import REPLAYS, Line
 from kernbench.topology.spec import LibraryCallsSpec
 
 Lines: TypeAlias = Sequence[Line]
@@ -27,6 +28,8 @@ class Reading:
         said: What it is of, for the file's comment.
         read: Returns it, in picoseconds, bytes or so much a second; None if the lines that tell it
             are not there.
+        events: How much of the time of an event pair it holds, which is taken off.
+        least, most: What is believed; anything else is a mistake of the measurement.
     """
 
     stage: str
@@ -34,6 +37,9 @@ class Reading:
     number: str
     said: str
     read: Callable[[Lines], float | None]
+    least: float
+    most: float
+    events: int = 0
 
 
 def _mean_of(lines: Lines, wanted: Callable[[Line], bool], column: str = "us") -> float | None:
@@ -109,24 +115,51 @@ def _small_messages(lines: Lines) -> float | None:
 def event_us(folder: Path) -> float | None:
     """Returns what an event pair reads beside the kernel between, in microseconds.
 
+    A graph's calls share a pair, so they hold a part of it, too.
+
     Args:
         folder: Has `host.csv` and `launch.csv`.
 
     Raises:
-        UsageError: If one of them lacks a column, or a number is none (F2).
+        UsageError: If one of them lacks a column, a number is none, or the pair with a kernel reads
+            no more than the kernel (F2).
     """
     pair = _read(folder, "host", _called("event pair around one add_ (GPU time)"))
     alone = _read(folder, "launch", _called("add_ 32 floats, graph of 20"))
-    return None if pair is None or alone is None else (pair - alone) / US
+    if pair is None or alone is None:
+        return None
+    found = (pair - alone) / US * REPLAYS / (REPLAYS - 1)
+    if not 0 < found < _MOST_EVENT_US:
+        told = (
+            f"an event pair around add_ reads {pair / US:g} us, and add_ in a graph {alone / US:g}"
+        )
+        raise wrong(str(folder / "host"), None, ValueError(f"{told}: one of them is wrong"))
+    return found
+
+
+_MOST_EVENT_US: Final = 100
+_HOST: Final = (1e5, 1e9)
+"""A tenth of a microsecond to a millisecond."""
 
 
 READINGS: Final = (
     Reading(
-        "memory", "memory", "sip.cube.sram.bandwidth", "largest up to 16 MiB, warm", _warm_bandwidth
+        "memory",
+        "memory",
+        "sip.cube.sram.bandwidth",
+        "largest up to 16 MiB, warm",
+        _warm_bandwidth,
+        1e11,
+        1e14,
     ),
-    Reading("host", "host", "host.loop", "x.add_(1), in a loop", _called("x.add_(1)")),
+    Reading("host", "host", "host.loop", "x.add_(1), in a loop", _called("x.add_(1)"), *_HOST),
     Reading(
-        "host", "host", "host.dispatch_of.event", "event record", _called("event record timing")
+        "host",
+        "host",
+        "host.dispatch_of.event",
+        "event record",
+        _called("event record timing"),
+        *_HOST,
     ),
     Reading(
         "host",
@@ -134,21 +167,29 @@ READINGS: Final = (
         "host.dispatch_of.collective",
         "an all_reduce more among other work",
         _more("4 x (linear gelu linear)", "4 x (linear gelu linear all_reduce)", 4),
+        *_HOST,
     ),
-    Reading("host", "p2p", "host.dispatch_of.message", "send of 1 to 4 KiB", _small_messages),
+    Reading(
+        "host", "p2p", "host.dispatch_of.message", "send of 1 to 4 KiB", _small_messages, *_HOST
+    ),
     Reading(
         "host",
         "pcie",
         "host.pcie.bandwidth",
         "largest copies, both ways",
         lambda lines: (found := _of_copies(lines)) and found[0],
+        1e9,
+        1e13,
     ),
     Reading(
         "host",
         "pcie",
         "host.pcie.latency",
-        "smallest copies, both ways",
+        "smallest copies, both ways, without an event pair",
         lambda lines: (found := _of_copies(lines)) and found[1],
+        1e5,
+        1e9,
+        events=1,
     ),
 )
 """All of them; those of a stage come before its fits."""
@@ -165,12 +206,13 @@ PROPORTIONAL: Final = (
 """Times of a host among other work, which no line tells alone: they are in proportion to `loop`."""
 
 
-def readings(folder: Path, stage: str) -> Mapping[Reading, float]:
-    """Returns the numbers of a stage that the tables of a folder tell.
+def readings(folder: Path, stage: str, pair_us: float) -> Mapping[Reading, float]:
+    """Returns the numbers of a stage that the tables of a folder tell; they may be unbelievable.
 
     Args:
         folder: The tables.
         stage: Which step of the order.
+        pair_us: What an event pair reads with nothing between, in microseconds.
 
     Raises:
         UsageError: If a table lacks a column, or a number is none (F2).
@@ -180,7 +222,7 @@ def readings(folder: Path, stage: str) -> Mapping[Reading, float]:
         if reading.stage == stage:
             value = _read(folder, reading.table, reading.read)
             if value is not None:
-                found[reading] = value
+                found[reading] = value - reading.events * pair_us * US
     return found
 
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Final
 
 from kernbench.calibration.values import amount
-from kernbench.topology.spec import GemmSpec, LibrarySpec, SystemSpec
-from kernbench.units import FlopRate
+from kernbench.topology.spec import GemmSpec, LibrarySpec, SipSpec, SystemSpec, WarmSpec
+from kernbench.units import Bandwidth, Bytes, FlopRate
 
 HOST: Final = ("dispatch", "dispatch_of", "eager", "launch_queue", "loop")
 
@@ -30,10 +30,25 @@ def with_shares(chip: SystemSpec, like: SystemSpec) -> SystemSpec:
         collective_launch=other.collective_launch,
         overlap=other.overlap,
         event=other.event,
+        warm=_warm(sip, other),
         kernels=other.kernels,
         pe=pe,
     )
     return replace(chip, host=host, sip=sip)
+
+
+def _warm(sip: SipSpec, other: SipSpec) -> WarmSpec | None:
+    """Returns what an L2 keeps: as much of its capacity, as much faster than the HBM."""
+    warm, cube, its = other.warm, sip.cube, other.cube
+    if warm is None:
+        return None
+    kept = warm.kept * cube.sram.capacity / its.sram.capacity
+    rate = amount(warm.bandwidth) * amount(cube.hbm.bandwidth) / amount(its.hbm.bandwidth)
+    return WarmSpec(Bytes(_rounded(kept)), Bandwidth(_rounded(rate)))
+
+
+def _rounded(number: float) -> int:
+    return max(1, round(float(f"{number:.3g}")))
 
 
 def _gemm(peaks: GemmSpec, like: GemmSpec) -> GemmSpec:
@@ -46,7 +61,7 @@ def _gemm(peaks: GemmSpec, like: GemmSpec) -> GemmSpec:
         known = {dtype: most[dtype] for dtype in tiles.rate if dtype in most}
         for dtype, peak in known.items():
             share = amount(like.rate[dtype]) / amount(tiles.rate[dtype])
-            rates[dtype] = FlopRate(max(1, round(float(f"{share * peak.per_second:.3g}"))))
+            rates[dtype] = FlopRate(_rounded(share * peak.per_second))
         if known:
             kernels.append(replace(tiles, rate=known))
     library: LibrarySpec = replace(like.library, kernels=tuple(kernels))

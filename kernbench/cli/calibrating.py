@@ -1,7 +1,9 @@
 """`kernbench calibrate`: a machine file from tables that were measured on a host."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 from kernbench.calibration.calibrating import Calibrated, calibrate
 from kernbench.calibration.shares import with_shares
@@ -83,6 +85,29 @@ def _show(found: Calibrated, *, verbose: bool) -> None:
         for name, (cells, before, after, aside) in found.tables.items()
     ]
     _print(["table", "cells", "error before", "error", "aside"], rows)
+    for line in _doubts(found):
+        print(f"! {line}")
+
+
+_FAR: Final = 0.15
+"""Mean error on cells kept aside from which on a table's laws are said not to hold."""
+
+
+def _doubts(found: Calibrated) -> Iterator[str]:
+    """Yields what somebody should know who uses the machine."""
+    for place, why in found.unbelieved.items():
+        yield f"{place} is the base's: {why}"
+    for name, (_, before, after, aside) in found.tables.items():
+        if aside >= _FAR:
+            yield (
+                f"{name}: off by {aside:.0%} on cells kept aside. The laws do not hold there, or "
+                f"lines are wrong: `kernbench validate` names the worst ones"
+            )
+        elif after > before + _WORSE:
+            yield f"{name}: the base was nearer, by {after - before:.1%} of the measured times"
+
+
+_WORSE: Final = 0.01
 
 
 def _print(header: list[str], rows: list[list[str]]) -> None:

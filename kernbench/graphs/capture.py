@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, NamedTuple, get_args
 from kernbench.des import Event
 from kernbench.distributed.issuing import Joined, Posted
 from kernbench.errors import CallSite, KernbenchError, call_site, site_fact
+from kernbench.graphs.warm import Warmth
 from kernbench.memory import Allocation, OutOfMemoryError, View
 from kernbench.process.access import Guard
 from kernbench.process.act import Block, Entered
@@ -164,6 +165,7 @@ class Capture:
         generators: Generators that the graph knows beside the default one.
         broken: Whether something was refused, so that there is no graph.
         site: Where the capture began.
+        warmth: Notes what kernels touch.
         first: Number of the last block of memory that was there before it.
 
     Raises:
@@ -220,6 +222,7 @@ class Capture:
         self._after: Final[dict[Event, tuple[int, ...]]] = {}
         self._outer: Final = process.host.tape
         process.host.tape = self
+        self.warmth: Final = Warmth(process.engine.devices[sip])
         CAPTURE.of(process).append(self)
 
     def _refused(self, what: str, way: str, site: CallSite | None = None) -> CaptureError:
@@ -292,6 +295,7 @@ class Capture:
         action = command.action
         posted = action.posted if isinstance(action, _Posted) else None
         self._after[command.done] = (len(self.nodes),)
+        self.warmth.issued(len(self.nodes), action, reads, writes)
         self.nodes.append(
             Node(
                 command.name,
@@ -391,13 +395,24 @@ class Capture:
         Raises:
             CaptureError: If the graph does not know the generator that the program names.
         """
+        self.check_generator(named)
+        self._drawn.append(again)
+        return True
+
+    def check_generator(self, named: object) -> None:
+        """Refuses a generator that the graph does not know.
+
+        Args:
+            named: The generator that the program names; None for the default one.
+
+        Raises:
+            CaptureError: If the graph does not know it.
+        """
         if named is not None and all(named is not one for one in self.generators):
             raise self._refused(
                 ": Attempt to increase offset for a CUDA generator not in capture mode.",
                 "call g.register_generator_state(generator) before the capture",
             )
-        self._drawn.append(again)
-        return True
 
     def did(self, function: Any, *args: Any, shown: Any = None) -> None:
         """See `sim_engine.host.Tape`."""
@@ -438,6 +453,7 @@ class Capture:
                     "end the capture inside of the same `with torch.cuda.stream(...)`",
                 )
             self._check_joined(last)
+            self.warmth.end([(node.action, (*node.reads, *node.writes)) for node in self.nodes])
         after = self._of_others(origin, set(last))
         return Recording(self.nodes, origin, after, self._drawn, self.first)
 
@@ -446,6 +462,7 @@ class Capture:
         process = self._process
         CAPTURE.of(process).remove(self)
         process.host.tape = self._outer
+        self.warmth.leave()
         for line in process.streams():
             line.tail, line.waits, line.seen = None, [], {}
         for line, tail, waits, seen in self._before:

@@ -4,7 +4,7 @@ A graph keeps no tensor of the program alive. A storage that was made in the cap
 gone, has bytes again for the time from the call that writes it to the last call that uses it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from kernbench.errors import CallSite, KernbenchError
@@ -151,6 +151,12 @@ class Values:
         place = Place(slot, self._tensors.described(tensor))
         self._first.setdefault(slot, place.described)
         return place
+
+    def pieces(self, tensors: Iterable[Any]) -> Iterator[tuple[Slot, int]]:
+        """Yields the slots of tensors, and how many bytes of them a kernel moves."""
+        for tensor in tensors:
+            slot = self.place(tensor).slot
+            yield slot, min(tensor.nbytes, slot.nbytes)  # of what is expanded, only what is there
 
     def packed(self, value: Any) -> Any:
         """Returns a value with places for tensors."""

@@ -6,6 +6,7 @@ from typing import Final
 
 from kernbench.des import EventLoop, Fifo
 from kernbench.hw.library import Library
+from kernbench.hw.warmed import WarmedLibrary
 from kernbench.memory import Allocator, NotedAllocator, Space
 from kernbench.topology import Topology
 from kernbench.topology.spec import HBM_CAPACITY
@@ -26,7 +27,8 @@ class Device:
         spec: Description of the whole machine.
         kind: Kind of the SIP; equal for SIPs that are alike, see `SystemSpec.kinds`.
         sip: Description of the SIP.
-        library: Durations of library kernels.
+        library: Durations of library kernels; while a CUDA graph is captured, of a device whose L2
+            keeps something, `warmed`.
         hbm: Allocator of the HBM of all cubes together.
         compute: All engines of the SIP; library kernels hold them one after another.
         to_device: PCIe from host to device.
@@ -48,7 +50,8 @@ class Device:
         library = libraries.get(self.kind)
         if library is None:
             library = libraries[self.kind] = Library(self.sip)
-        self.library: Final = library
+        self.library = library
+        self._warmed: WarmedLibrary | None = None
         capacity = topology.num_cubes * self.sip.cube.hbm.capacity
         capacity_at = partial(spec.field_of, index, *HBM_CAPACITY)
         self.hbm: Final = (
@@ -59,6 +62,14 @@ class Device:
         self.compute: Final = Fifo()
         self.to_device: Final = Fifo()
         self.to_host: Final = Fifo()
+
+    @property
+    def warmed(self) -> WarmedLibrary | None:
+        """The same durations, with what they are if operands are in the L2; None: nothing is."""
+        warm = self.sip.warm
+        if self._warmed is None and warm is not None:
+            self._warmed = WarmedLibrary(self.library, self.sip, warm)
+        return self._warmed
 
     def share(self, loop: EventLoop) -> None:
         """Lets several streams use the device: reservations follow simulated time from now on.

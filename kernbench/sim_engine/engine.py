@@ -8,9 +8,10 @@ from typing import Final, get_args
 from kernbench.des import EventLoop, Fifo, Holds, Owner, order
 from kernbench.errors import KernbenchError, UsageError, site_fact
 from kernbench.hw.device import Device
-from kernbench.hw.explained import Explained, explained_libraries_of
+from kernbench.hw.explained import explained_libraries_of
 from kernbench.hw.library import libraries_of
 from kernbench.hw.network import Network
+from kernbench.hw.warmed import plain_of
 from kernbench.kernels.host_calls import NO_TIME, HostCalls, host_calls
 from kernbench.memory import UninitialisedReadError
 from kernbench.sim_engine.command import Command
@@ -402,9 +403,14 @@ class Hold:
         self._engine = engine
         self.resource = resource
         self.price = duration if engine.timed else 0
-        self.duration = self.price.plain if isinstance(self.price, Explained) else self.price
+        self.duration = self.price if type(self.price) is int else plain_of(self.price)
         self.latency = latency if engine.timed else 0
         self._effect = effect
+
+    def last(self, price: int) -> None:
+        """Lets it take another time from now on, if commands take any; see `price`."""
+        if self._engine.timed:
+            self.price, self.duration = price, plain_of(price)
 
     def begin(self, command: Command, start: int) -> None:
         """See `Action`."""

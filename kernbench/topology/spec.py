@@ -551,6 +551,19 @@ class OverlapSpec:
     collective: Annotated[int, Range(0, 99)] = 0
 
 
+@dataclass(frozen=True, slots=True)
+class WarmSpec:
+    """What the L2 of a SIP still has when the next kernel of a CUDA graph begins.
+
+    Attributes:
+        kept: Bytes that were touched last.
+        bandwidth: Bytes a second of a kernel that finds all of its operands there.
+    """
+
+    kept: Bytes
+    bandwidth: Bandwidth
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SipSpec:
     """One accelerator package; a GPU is a SIP with one cube.
@@ -563,6 +576,7 @@ class SipSpec:
         event: Time that a stream takes to record an event with a time. Default: none.
         overlap: What collectives and messages and kernels of all PEs do to each other. Default:
             nothing.
+        warm: What kernels of a CUDA graph find in the L2. Default: nothing.
         cubes: Layout of the cubes.
         cube: Each cube; all of a SIP are alike.
         pe: Each PE; all of a SIP are alike.
@@ -574,6 +588,7 @@ class SipSpec:
     collective_launch: Latency = Ps(9_600_000)
     event: Latency = Ps(0)
     overlap: OverlapSpec | None = None
+    warm: WarmSpec | None = None
     cubes: CubeGridSpec = _ONE_CUBE
     cube: CubeSpec
     pe: PeSpec

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from kernbench.validation.table import COUNT, FLAG, MEASURED, WORD, Row, Table, known
+from kernbench.calibration import lines
+from kernbench.validation.table import COUNT, FLAG, MEASURED, WORD, Row, Table
 from kernbench.validation.timing import alone_us, new
 
 _BACKENDS: Final = {
     "flash": "FLASH_ATTENTION",
-    "flash2": "FLASH_ATTENTION",
     "cudnn": "CUDNN_ATTENTION",
     "efficient": "EFFICIENT_ATTENTION",
 }
@@ -16,11 +16,8 @@ _BACKENDS: Final = {
 
 def _attention(torch: Any, row: Row) -> Mapping[str, float]:
     """Forward without gradients, and the gradients of query, key and value."""
-    batch, heads, groups, keys, width = (int(row[name]) for name in ("b", "h", "hk", "s", "d"))
-    queries = int(row.get("sq", row["s"]))
-    kinds = torch.nn.attention.SDPBackend
-    backend = getattr(kinds, known(_BACKENDS, row["backend"], "backend"))
-    causal = row["causal"] in {"True", "1"}
+    kind, batch, heads, groups, queries, keys, width, causal = lines.attention(row)
+    backend = getattr(torch.nn.attention.SDPBackend, _BACKENDS[kind])
     q = new(torch, batch, heads, queries, width, grad=True)
     k, v = (new(torch, batch, groups, keys, width, grad=True) for _ in range(2))
 

@@ -3,6 +3,7 @@
 import re
 from typing import Any, Final
 
+from kernbench.calibration.lines import known
 from kernbench.errors import UnsupportedError
 from kernbench.validation.collectives import collective
 from kernbench.validation.table import (
@@ -12,7 +13,6 @@ from kernbench.validation.table import (
     Row,
     Table,
     Times,
-    known,
 )
 from kernbench.validation.timing import (
     FLUSH_BYTES,

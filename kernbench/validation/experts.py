@@ -3,8 +3,9 @@
 import re
 from typing import Any, Final
 
+from kernbench.calibration.lines import known
 from kernbench.errors import UnsupportedError
-from kernbench.validation.table import MEASURED, WORD, Row, Table, Times, known
+from kernbench.validation.table import MEASURED, WORD, Row, Table, Times
 from kernbench.validation.timing import Call, eager_us, new
 
 _GROUPS: Final = re.compile(r"E(\d+) K(\d+) N(\d+) T(\d+)(?: (\w+))?")

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
+from kernbench.calibration.lines import REPLAYS, known
 from kernbench.errors import UnsupportedError
 from kernbench.process.process import current_process
 from kernbench.validation.beside import Stack
@@ -17,12 +18,10 @@ from kernbench.validation.table import (
     Row,
     Table,
     Times,
-    known,
 )
 from kernbench.validation.timing import (
     FLUSH_BYTES,
     LEAD,
-    REPLAYS,
     Call,
     alone_us,
     eager_us,

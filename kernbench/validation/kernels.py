@@ -3,9 +3,11 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from kernbench.validation.table import BESIDE, COUNT, MEASURED, WORD, Row, Table, known
+from kernbench.calibration import lines
+from kernbench.calibration.lines import ROW, known
+from kernbench.memory import dtypes
+from kernbench.validation.table import BESIDE, COUNT, MEASURED, WORD, Row, Table
 from kernbench.validation.timing import (
-    DTYPES,
     Call,
     alone_us,
     eager_us,
@@ -13,24 +15,18 @@ from kernbench.validation.timing import (
     replayed_us,
 )
 
-_BYTES: Final = {"bf16": 2, "fp16": 2, "fp32": 4}
-_ROW: Final = 4096
-"""Elements of a row of `add_bcast` and `transpose_copy`."""
-_GRAPHS_UP_TO: Final = 16 << 20
-"""Bytes up to which `memory.csv` was replayed from graphs."""
 
-
-def _elements(torch: Any, op: str, dtype: str, count: int) -> Call:
-    """Returns an operation on `count` elements; its operands are written before."""
-    functional = torch.nn.functional
-    x, y, z = (new(torch, count, dtype=dtype) for _ in range(3))
+def _elements(torch: Any, row: Row) -> Call:
+    """Returns an operation on elements; its operands are written before."""
+    functional, (op, dtype, count) = torch.nn.functional, lines.elements(row)
+    x, y, z = (new(torch, count, dtype=dtype.name) for _ in range(3))
     if op in {"add_bcast", "transpose_copy"}:
-        wide, line = x.view(-1, _ROW), new(torch, _ROW, dtype=dtype)
+        wide, line = x.view(-1, ROW), new(torch, ROW, dtype=dtype.name)
         return (lambda: wide + line) if op == "add_bcast" else (lambda: wide.t().contiguous())
     if op == "where":
         mask = new(torch, count, dtype="bool")
         return lambda: torch.where(mask, x, y)
-    other = torch.float32 if dtype == "bf16" else torch.bfloat16
+    other = torch.float32 if dtype is dtypes.bfloat16 else torch.bfloat16
     calls: dict[str, Call] = {
         "add": lambda: torch.add(x, y, out=z),
         "mul": lambda: torch.mul(x, y, out=z),
@@ -54,21 +50,17 @@ def _elements(torch: Any, op: str, dtype: str, count: int) -> Call:
 
 
 def _elementwise(torch: Any, row: Row) -> Mapping[str, float]:
-    count = int(row["bytes"]) // known(_BYTES, row["dtype"], "dtype")
-    return {"us": alone_us(torch, _elements(torch, row["op"], row["dtype"], count))}
+    return {"us": alone_us(torch, _elements(torch, row))}
 
 
 def _memory(torch: Any, row: Row) -> Mapping[str, float]:
-    nbytes = int(row["bytes"])
-    call = _elements(torch, row["op"], "bf16", nbytes // 2)
-    return {"us": (replayed_us if nbytes <= _GRAPHS_UP_TO else alone_us)(torch, call)}
+    timed = replayed_us if lines.replayed(row) else alone_us
+    return {"us": timed(torch, _elements(torch, row))}
 
 
 def _rows(torch: Any, row: Row) -> Mapping[str, float]:
     """An operation over the last dimension, or its gradient of all inputs."""
-    rows, columns, functional = int(row["rows"]), int(row["cols"]), torch.nn.functional
-    name = row["op"].removesuffix("_bwd").replace("layernorm", "layer_norm")
-    backward = row["op"].endswith("_bwd")
+    functional, (name, backward, rows, columns) = torch.nn.functional, lines.over_rows(row)
     x = new(torch, rows, columns, grad=backward)
     weight, bias = (new(torch, columns, grad=backward) for _ in range(2))
     target = new(torch, rows, dtype="int64")
@@ -93,10 +85,8 @@ def _rows(torch: Any, row: Row) -> Mapping[str, float]:
 
 
 def _embedding(torch: Any, row: Row) -> Mapping[str, float]:
-    vocabulary, hidden, tokens = (int(row[name]) for name in ("vocab", "hidden", "tokens"))
-    known(DTYPES, row["dtype"], "dtype")
-    backward = known({"embedding": False, "embedding_bwd": True}, row["op"])
-    table = new(torch, vocabulary, hidden, dtype=row["dtype"], grad=backward)
+    backward, dtype, vocabulary, hidden, tokens = lines.look_up(row)
+    table = new(torch, vocabulary, hidden, dtype=dtype.name, grad=backward)
     ids = new(torch, tokens, dtype="int64")
     if not backward:
         return {"us": alone_us(torch, lambda: torch.nn.functional.embedding(ids, table))}
@@ -105,16 +95,10 @@ def _embedding(torch: Any, row: Row) -> Mapping[str, float]:
     return {"us": alone_us(torch, lambda: torch.autograd.grad(out, table, grad, retain_graph=True))}
 
 
-_LAYERS, _HIDDEN, _FFN, _KEYS, _VOCABULARY = 16, 2048, 8192, 512, 128256
-
-
 def _optim(torch: Any, row: Row) -> Mapping[str, float]:
     """A step over the parameters of a model of 1.24 B elements: 146 tensors."""
-    layer = [(_HIDDEN, _HIDDEN)] * 2 + [(_KEYS, _HIDDEN)] * 2 + [(_FFN, _HIDDEN)] * 3
-    sizes = [(_VOCABULARY, _HIDDEN), (_HIDDEN,), *(layer + [(_HIDDEN,)] * 2) * _LAYERS]
-    known(DTYPES, row["dtype"], "dtype")
-    of = torch.nn.Parameter
-    parameters = [of(new(torch, *size, dtype=row["dtype"])) for size in sizes]
+    (op, dtype, shapes), of = lines.step(row), torch.nn.Parameter
+    parameters = [of(new(torch, *shape, dtype=dtype.name)) for shape in shapes]
     for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter)
     grads = [parameter.grad for parameter in parameters]
@@ -127,7 +111,7 @@ def _optim(torch: Any, row: Row) -> Mapping[str, float]:
         "clip_grad_norm_foreach": lambda: lambda: clip(parameters, 1.0, foreach=True),
         "foreach_zero": lambda: lambda: torch._foreach_zero_(grads),
     }
-    return {"us": alone_us(torch, known(calls, row["op"])())}
+    return {"us": alone_us(torch, known(calls, op)())}
 
 
 def _launch(torch: Any, row: Row) -> Mapping[str, float]:

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from kernbench.validation.table import BESIDE, COUNT, MEASURED, WORD, Row, Table, known
-from kernbench.validation.timing import DTYPES, Call, alone_us, new
+from kernbench.calibration import lines
+from kernbench.validation.table import BESIDE, COUNT, MEASURED, WORD, Row, Table
+from kernbench.validation.timing import Call, alone_us, new
 
 _SUSTAINED: Final = 8
 """Products of 8192 cubed before a call that is measured under load: about 11 ms of an H200."""
@@ -12,15 +13,13 @@ _SUSTAINED: Final = 8
 
 def product(torch: Any, row: Row) -> Call:
     """Returns `a[m, k] @ b[n, k].T` as a call, in the row's type."""
-    m, n, k = (int(row[name]) for name in "mnk")
-    dtype = row["dtype"]
-    known(DTYPES, dtype, "dtype")
-    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
-    a, b = new(torch, m, k, dtype=dtype), new(torch, n, k, dtype=dtype)
-    if dtype == "fp8":
+    dtype, tf32, scaled, m, n, k = lines.product(row)
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    a, b = new(torch, m, k, dtype=dtype.name), new(torch, n, k, dtype=dtype.name)
+    if scaled:
         one = torch.ones((), device="cuda")
-        scaled = torch._scaled_mm
-        return lambda: scaled(a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+        multiply = torch._scaled_mm
+        return lambda: multiply(a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
     return lambda: torch.matmul(a, b.t())
 
 

@@ -12,7 +12,8 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from kernbench.validation.table import COUNT, FLAG, MEASURED, WORD, Row, Table, Times, known
+from kernbench.calibration.lines import known
+from kernbench.validation.table import COUNT, FLAG, MEASURED, WORD, Row, Table, Times
 from kernbench.validation.timing import eager_us, new
 
 _CALLS: Final = 3

@@ -5,9 +5,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, TypeVar
 
-from kernbench.config.near import did_you_mean
-from kernbench.errors import UnsupportedError
-
 Row = Mapping[str, str]
 """The texts of a row by column, checked against the kinds of the columns."""
 
@@ -127,21 +124,6 @@ class Found:
 
     predicted: Mapping[str, float] = field(default_factory=dict)
     missing: str = ""
-
-
-def known(options: Mapping[str, T], word: str, column: str = "op") -> T:
-    """Returns what a word of a row stands for.
-
-    Args:
-        options: All there are, by word.
-        column: The word's column, for the error.
-
-    Raises:
-        UnsupportedError: If the word stands for nothing.
-    """
-    if word not in options:
-        raise UnsupportedError(f"{column} {word!r} is not known", hint=did_you_mean(word, options))
-    return options[word]
 
 
 SCRIPTS: Final = "/scripts"

@@ -3,19 +3,9 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-Call = Callable[[], object]
+from kernbench.calibration.lines import DTYPES, REPLAYS
 
-DTYPES: Final = {
-    "bf16": "bfloat16",
-    "bfloat16": "bfloat16",
-    "fp16": "float16",
-    "float16": "float16",
-    "fp32": "float32",
-    "float32": "float32",
-    "tf32": "float32",
-    "fp8": "float8_e4m3fn",
-}
-"""Names of types in tables, as `torch` has them."""
+Call = Callable[[], object]
 
 FLUSH_BYTES: Final = 256 << 20
 """What was written between calls, so that nothing of a call was left in the L2."""
@@ -25,9 +15,6 @@ LEAD: Final = 64
 
 It stands for the spin kernel of the measurements, too. A product would, unlike them, warm the chip.
 """
-
-REPLAYS: Final = 20
-"""Calls of a CUDA graph in the measurements."""
 
 
 def new(torch: Any, *shape: int, dtype: str = "bf16", grad: bool = False) -> Any:
@@ -65,9 +52,20 @@ def alone_us(torch: Any, call: Call, calls: int = 1) -> float:
 
 
 def replayed_us(torch: Any, call: Call) -> float:
-    """Returns the microseconds of a call that a CUDA graph repeats, so without the host.
+    """Returns the microseconds of a call that a CUDA graph repeats, the L2 flushed before."""
+    call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(REPLAYS):
+            call()
+    return alone_us(torch, graph.replay) / REPLAYS
 
-    The graph is not captured: the host is ahead of the same calls, which a device cannot tell.
+
+def ahead_us(torch: Any, call: Call) -> float:
+    """Returns the microseconds of a call that a CUDA graph repeats, and that none can hold here.
+
+    Messages are no part of graphs that are simulated: the host is ahead of the same calls.
     """
     return alone_us(torch, call, REPLAYS)
 

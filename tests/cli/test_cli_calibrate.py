@@ -29,7 +29,7 @@ def test_a_machine_of_a_datasheet_gets_what_was_measured(
     assert done.exit_code == Exit.OK, done.output
     assert "cube.hbm.bandwidth" in done.output
     text = Path("gpu.yaml").read_text()
-    assert "    launch: 1.29 us                     # measured, memory.csv: 1 % of 4\n" in text
+    assert "    launch: 1.18 us                     # measured, memory.csv: 1 % of 4\n" in text
     assert "          start: 400 ns                 # inferred from h200x8\n" in text
     system = load_topology("gpu.yaml").topology_obj.machine.system
     base = load_topology("h200x8").topology_obj.machine.system
@@ -40,6 +40,16 @@ def test_a_machine_of_a_datasheet_gets_what_was_measured(
     assert gemm.library is not None
     assert gemm.library.kernels[0].rate["bf16"].per_second == 7_490 * 10**9
     assert gemm.rate["bf16"].per_second == 6_200 * 10**9
+
+
+def test_a_table_whose_law_does_not_hold_is_said_in_words(tmp_path: Path) -> None:
+    pytest.importorskip("scipy")
+    sizes = [(m, n) for m in (16, 256, 4096) for n in (16, 256, 4096)]
+    rows = "".join(f"bf16,{m},{n},4096,{1000 + m}\n" for m, n in sizes)  # whatever n is
+    (tmp_path / "gemm2.csv").write_text(f"dtype,m,n,k,us\n{rows}")
+    done = CliRunner().invoke(app, ["calibrate", str(tmp_path), "-o", str(tmp_path / "m.yaml")])
+    assert done.exit_code == Exit.OK, done.output
+    assert "! gemm2: off by " in done.output
 
 
 def test_a_folder_that_is_not_there_is_a_mistake_in_the_command_line(tmp_path: Path) -> None:

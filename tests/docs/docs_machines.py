@@ -113,11 +113,13 @@ USERS: Final = {
         "message": "kernels beside messages",
         "collective": "collectives and messages beside kernels",
     },
+    "system.sip.warm": {"kept": "kernels of CUDA graphs", "bandwidth": "kernels of CUDA graphs"},
     "system.sip": {
         "launch": "every kernel",
         "collective_launch": "collectives whose queues have no `launch` of their own",
         "event": "events with `enable_timing`",
         "overlap": "",
+        "warm": "",
         "cubes": "",
         "cube": "",
         "pe": "",

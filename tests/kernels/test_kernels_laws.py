@@ -14,7 +14,7 @@ from kernbench.topology import load_topology
 from kernbench.topology.spec import KernelSpec, SipSpec
 
 _H200 = load_topology("h200x8").topology_obj.machine.system.sip
-_LAUNCH, _BANDWIDTH, _MATH, _PES = 1.4e-6, 4.45e12, 132 * 253e9, 132
+_LAUNCH, _BANDWIDTH, _MATH, _PES = 1.3e-6, 4.45e12, 132 * 253e9, 132
 
 
 def _with(**kernels: KernelSpec) -> SipSpec:

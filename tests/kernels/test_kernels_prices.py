@@ -16,7 +16,7 @@ from kernbench.topology.spec import KERNELS
 
 _H200 = load_topology("h200x8").topology_obj.machine.system.sip
 _IDEAL = load_topology("sip8").topology_obj.machine.system.sip
-_LAUNCH, _BANDWIDTH, _MATH = 1.4e-6, 4.45e12, 132 * 253e9
+_LAUNCH, _BANDWIDTH, _MATH = 1.3e-6, 4.45e12, 132 * 253e9
 
 
 def _contiguous(*shape: int, dtype: DType = dtypes.float32) -> Layout:
@@ -126,7 +126,7 @@ def test_an_embedding_reads_the_rows_that_are_looked_up(library: Library) -> Non
 def test_many_indices_are_sorted_before_rows_are_added(library: Library) -> None:
     table = _contiguous(50_000, 64)
     zeros = pointwise.fill_ps(library, "fill", [table])
-    for count, element, launches in ((3072, 100, 1), (3073, 400, 85)):
+    for count, element, launches in ((3072, 100, 1), (3073, 400, 92)):
         grad, ids = _contiguous(count, 64), _contiguous(count, dtype=dtypes.int64)
         found = indexing.embedding_backward_ps(library, grad, ids, table)
         nbytes, operations = 3 * count * 256 + count * 8, element * count * 64
@@ -219,7 +219,7 @@ def test_rows_that_begin_anywhere_are_multiplied_by_older_kernels(
     if share is None:
         assert found == library.matmul("bf16", 4096, columns, 1024, 0)
     else:
-        assert found == pytest.approx(1.4e6 + waves * tile * 1e12 * 100 / share, rel=0.05)
+        assert found == pytest.approx(1.3e6 + waves * tile * 1e12 * 100 / share, rel=0.05)
     # An odd number of rows changes nothing, nor what is summed over where it is no row.
     sums = products.Sizes(1, 1024, 4096, 4095)
     left, right = (

@@ -152,6 +152,12 @@ class CaptureMode(TorchDispatchMode):
         else:
             self._unknown.extend(one.slot for one in self._values.made(written, {}, out))
             self._forget()
+        library, pieces = self._capture.warmth.library, self._values.pieces
+        if len(nodes) == first + 1 and library is not None and isinstance(func, OpOverload):
+            price = rank.mode.known(func).cost.duration(library, args, named, out)
+            given = [one for one in tensors_in((args, named)) if all(one is not w for w in written)]
+            made = pieces([*written, *tensors_in(out)])
+            self._capture.warmth.touched(first, price, pieces(given), made)
         return out
 
     def _save(self, tensors: list[torch.Tensor]) -> None:
@@ -174,7 +180,7 @@ class CaptureMode(TorchDispatchMode):
 
     def check_generator(self, generator: DeviceGenerator) -> None:
         """Refuses a generator that the graph does not know; see `Capture.draws`."""
-        self._capture.draws(_nothing, generator)
+        self._capture.check_generator(generator)
 
     def check_seed(self, same: bool) -> None:
         """Refuses another seed, which a replay would not set.
@@ -270,10 +276,6 @@ class CaptureMode(TorchDispatchMode):
         else:
             moved.when_settled(lambda _: let_go(blocks))
             self._moved[number] = moved, command
-
-
-def _nothing() -> None:
-    """Each replay draws when it computes."""
 
 
 def _written(func: Any, args: Any, named: dict[str, Any]) -> list[torch.Tensor]:
