@@ -16,7 +16,7 @@ from triton.backends.nvidia.compiler import CUDABackend
 from kernbench.errors import UsageError, call_site, site_fact
 from kernbench.triton.benching import measured
 from kernbench.triton.devices import NOW
-from kernbench.triton.launches import Launch, LaunchError, executable_of, parts_of
+from kernbench.triton.launches import Launch, LaunchError, parts_of
 
 _TEXT: Final = "kernbench"
 """What the last stage is called, and so the end of its file's name in Triton's cache."""
@@ -158,10 +158,12 @@ class Launcher:
             launch = Launch(
                 metadata.name,
                 grid,
-                executable_of(function.text),
+                function.text,
                 list(parts_of(self._signature, arguments)),
                 metadata.num_warps,
                 metadata.num_stages,
+                metadata.hash,
+                lambda: None,
             )
             devices.launch(launch)
         if after is not None:

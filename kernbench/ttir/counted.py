@@ -131,6 +131,7 @@ class Slice:
     Attributes:
         blocks: Its blocks, those of called functions among them.
         masked: Whether there is a mask to be counted.
+        loads: Whether it loads numbers.
         largest: Elements of the largest tile.
     """
 
@@ -139,13 +140,13 @@ class Slice:
         self._of_masks: Final = masks
         self._needs: Final[dict[tuple[str, bool], Needs]] = {}
         self.blocks: Final[list[CountedBlock]] = []
-        self.masked = False
+        self.masked = self.loads = False
         handlers = {
             **HANDLERS,
             "scf.for": _for,
             "scf.while": _while,
             "tt.call": self._call,
-            "tt.load": _load,
+            "tt.load": self._load,
             _ENTER: _enter,
             _LOOK: _look,
             **dict.fromkeys(ATOMICS, _free),
@@ -243,6 +244,23 @@ class Slice:
                 frame.values[result] = held
 
         return step
+
+    def _load(self, compiler: Compiler, operation: Operation) -> Step:
+        self.loads = True
+        step = HANDLERS["tt.load"](compiler, operation)
+        names = " of ".join(map(str, operation.sites[:1])) or compiler.function.name
+
+        def checked(frame: Frame) -> None:
+            if not _counts(frame).known:
+                raise UnsupportedError(
+                    f"kernel {compiler.module.kernel.name}: how long it takes depends on numbers "
+                    "that it loads, and there are none",
+                    [f"loaded at {names}"],
+                    hint="run with numbers: --data real",
+                )
+            step(frame)  # type: ignore[misc]
+
+        return checked
 
     def run(
         self,
@@ -346,23 +364,6 @@ def _while(compiler: Compiler, operation: Operation) -> Step:
             run_body(after, frame)
 
     return step
-
-
-def _load(compiler: Compiler, operation: Operation) -> Step:
-    step = HANDLERS["tt.load"](compiler, operation)
-    names = " of ".join(map(str, operation.sites[:1])) or compiler.function.name
-
-    def checked(frame: Frame) -> None:
-        if not _counts(frame).known:
-            raise UnsupportedError(
-                f"kernel {compiler.module.kernel.name}: how long it takes depends on numbers that "
-                "it loads, and there are none",
-                [f"loaded at {names}"],
-                hint="run with numbers: --data real",
-            )
-        step(frame)  # type: ignore[misc]
-
-    return checked
 
 
 def _free(compiler: Compiler, operation: Operation) -> Step:

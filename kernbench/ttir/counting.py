@@ -113,12 +113,16 @@ class Counter:
     Args:
         module: The kernel.
 
+    Attributes:
+        looks: Whether programs look for their ways in memory.
+
     Raises:
         UnsupportedError: If it has an operation that is not simulated.
     """
 
     def __init__(self, module: Module) -> None:
         self._ways: Final = Slice(module, masks=False)
+        self.looks: Final = self._ways.loads
         self._masks: Final = Slice(module, masks=True)
 
     def count(
