@@ -105,3 +105,11 @@ def by_addresses(addresses, out, count):
         pointer = tl.load(addresses + number).to(tl.pointer_type(tl.float32))
         total += tl.load(pointer)
     tl.store(out, total)
+
+
+@triton.jit
+def turns_of(counts, out):
+    total = 0
+    for number in range(tl.load(counts + tl.program_id(0))):
+        total += number
+    tl.store(out + tl.program_id(0), total)
