@@ -7,11 +7,11 @@ compiler: whoever launches a kernel says what its programs do, as far as that is
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapreplace
-from typing import Final, Self
+from typing import Final
 
-from kernbench.des import Beside
-from kernbench.hw.explained import Explained, Parts, Resource, Spent
+from kernbench.hw.explained import Parts, Resource, Spent
 from kernbench.hw.library import Library
+from kernbench.hw.programs import GridPrice, Occupancy
 from kernbench.topology.spec import ProgramsSpec, SipSpec
 from kernbench.units import PS_PER_S
 
@@ -74,54 +74,6 @@ class GridLaunch:
         return sum(count * turns for count, turns in self.turns)
 
 
-@dataclass(frozen=True, slots=True)
-class GridTime:
-    """What a launch takes.
-
-    Attributes:
-        ps: Picoseconds.
-        parts: What they are spent on, as in `hw.explained`; `latency` has no full rate.
-        programs: How many programs the launch has.
-        resident: How many a PE has at once, if there are enough.
-        limit: What allows no more: `registers`, `shared memory`, `warps` or `programs`.
-        warps: Warps of these programs, and the most of a PE.
-        places: Programs that all PEs have at once.
-        reached: Percent of the full rate of HBM, SRAM, engines `math` and `tensor` in the time.
-    """
-
-    ps: int
-    parts: Parts
-    programs: int
-    resident: int
-    limit: str
-    warps: tuple[int, int]
-    places: int
-    reached: Mapping[Resource, int]
-
-    @property
-    def price(self) -> "GridPrice":
-        """The time as a number that knows what it is made of."""
-        return GridPrice.of(self)
-
-
-class GridPrice(Explained):
-    """A duration in picoseconds that knows its parts, and of which launch it is.
-
-    Attributes:
-        grid: The launch's time.
-    """
-
-    grid: GridTime
-
-    @classmethod
-    def of(cls, grid: GridTime) -> Self:
-        """Returns the price of a launch; one of fewer programs than PEs leaves PEs to others."""
-        few = grid.programs * grid.resident < grid.places
-        self = cls(Beside(grid.ps) if few else grid.ps, grid.parts)
-        self.grid = grid
-        return self
-
-
 def resident(launch: GridLaunch, spec: ProgramsSpec) -> tuple[int, str]:
     """Returns how many programs of a launch a PE has at once, and what allows no more.
 
@@ -137,7 +89,7 @@ def resident(launch: GridLaunch, spec: ProgramsSpec) -> tuple[int, str]:
     return max(1, limits[limit]), limit
 
 
-def grid_time(library: Library, launch: GridLaunch) -> GridTime:
+def grid_time(library: Library, launch: GridLaunch) -> GridPrice:
     """Returns what a launch takes on a SIP.
 
     A warp issues an instruction a `step`, and its products take as long as the engine does. Without
@@ -184,10 +136,10 @@ def grid_time(library: Library, launch: GridLaunch) -> GridTime:
     parts: Parts = {("launch", LAW): Spent(sip.launch, sip.launch)} if sip.launch else {}
     if worked:
         parts[bound, LAW] = Spent(worked, roofs.get(bound, 0))
-    warps = most * launch.warps, spec.warps
     reached = {name: 100 * roof // total for name, roof in roofs.items() if total}
-    places = library.num_pes * most
-    return GridTime(total, parts, count, most, limit, warps, places, reached)
+    places, estimated = library.num_pes * most, launch.registers is None
+    occupancy = Occupancy(count, launch.warps, most, spec.warps, places, limit, reached, estimated)
+    return GridPrice.of(total, parts, occupancy)
 
 
 class _Times:

@@ -13,7 +13,8 @@ import numpy as np
 from kernbench.caches import Table
 from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
 from kernbench.hw.library import Library
-from kernbench.kernels.grids import GridPrice, grid_time
+from kernbench.hw.programs import GridPrice
+from kernbench.kernels.grids import grid_time
 from kernbench.triton.machine_code import MachineCode
 from kernbench.triton.timing import grid_launch
 from kernbench.ttir.arithmetic import Array
@@ -215,7 +216,7 @@ class Launch:
         if not isinstance(found, GridPrice):
             work = counter.count(self.grid, held, memory)
             launch = grid_launch(work, self.machine(), self.warps, self.stages, extents)
-            found = grid_time(library, launch).price
+            found = grid_time(library, launch)
             library.priced.keep(key, found)
         return found
 

@@ -44,7 +44,7 @@ def launch(**given: Any) -> GridLaunch:
 
 
 def ns(library: Library, **given: Any) -> float:
-    return grid_time(library, launch(**given)).ps / _NS
+    return grid_time(library, launch(**given)) / _NS
 
 
 def bound(library: Library, **given: Any) -> str:
@@ -106,9 +106,9 @@ def test_bytes_of_the_memories_bound_a_launch(library: Library) -> None:
     assert ns(library, hbm_bytes=10**6, traffic=2 * 10**7) == 1000 + 20_000
     assert bound(library, hbm_bytes=10**6, traffic=2 * 10**7) == "L2"
     found = grid_time(library, launch(hbm_bytes=10**6, traffic=10**6))
-    assert found.reached["HBM"] == 90
-    assert found.reached["L2"] == 9
-    assert sum(spent.ps for spent in found.parts.values()) == found.ps == found.price
+    assert found.occupancy.reached["HBM"] == 90
+    assert found.occupancy.reached["L2"] == 9
+    assert sum(spent.ps for spent in found.parts.values()) == found
 
 
 def test_programs_that_differ_begin_where_one_has_ended(library: Library) -> None:
@@ -118,7 +118,7 @@ def test_programs_that_differ_begin_where_one_has_ended(library: Library) -> Non
     given = launch(turns=turns, **loop, registers=255, warps=8)
     assert resident(given, _SPEC) == (1, "registers")
     # Its 8 warps issue 8000 instructions a turn; one would take 500 + 2000 with its load.
-    assert grid_time(library, given).ps / _NS == 1000 + (1 + 5) * 8000 - 500
+    assert grid_time(library, given) / _NS == 1000 + (1 + 5) * 8000 - 500
 
 
 @pytest.mark.parametrize(
@@ -138,9 +138,9 @@ def test_what_limits_the_programs_of_a_pe(given: dict[str, int], expected: tuple
 
 
 def test_few_programs_leave_pes_to_others(library: Library) -> None:
-    few = grid_time(library, launch(turns=((_PES - 1, 0),))).price
+    few = grid_time(library, launch(turns=((_PES - 1, 0),)))
     assert isinstance(few.plain, Beside)
-    assert not isinstance(grid_time(library, launch()).price.plain, Beside)
+    assert not isinstance(grid_time(library, launch()).plain, Beside)
 
 
 def test_a_machine_without_times_of_its_own_is_bound_by_its_engines(library: Library) -> None:
