@@ -25,7 +25,7 @@ _TOGETHER: Final = 4
 """Warps that give one product to the matrix engine."""
 
 _LEAST_REGISTERS: Final = 16
-_REGISTERS_AT_ONCE: Final = 8
+_AT_ONCE: Final = 8
 """Registers of a thread are given out in multiples of it."""
 
 _ORDERED: Final = 1 << 15
@@ -48,8 +48,9 @@ class GridLaunch:
         traffic: Bytes that it reads and writes, as often as it does.
         flop: Operations of the matrix engines, by the type of operands as a machine's file has it,
             such as `bf16`.
-        registers: Of a thread; None if no compiler has told.
-        shared: Bytes of shared memory of a program; None if no compiler has told.
+        registers: Of a thread.
+        shared: Bytes of shared memory of a program.
+        estimated: Whether instructions, registers and shared memory are, for want of machine code.
     """
 
     warps: int
@@ -60,8 +61,9 @@ class GridLaunch:
     hbm_bytes: int
     traffic: int
     flop: Mapping[str, int] = field(default_factory=dict)
-    registers: int | None = None
-    shared: int | None = None
+    registers: int = 0
+    shared: int = 0
+    estimated: bool = False
 
     @property
     def programs(self) -> int:
@@ -77,14 +79,16 @@ class GridLaunch:
 def resident(launch: GridLaunch, spec: ProgramsSpec) -> tuple[int, str]:
     """Returns how many programs of a launch a PE has at once, and what allows no more.
 
-    What is not known of a launch limits nothing. A program that is too large counts as one.
+    A program that is too large counts as one.
     """
-    limits = {"programs": spec.programs, "warps": spec.warps // launch.warps}
-    if launch.registers is not None:
-        each = max(_LEAST_REGISTERS, _up(launch.registers, _REGISTERS_AT_ONCE))
-        limits["registers"] = spec.registers // (each * launch.warps * LANES)
-    if launch.shared is not None:
-        limits["shared memory"] = spec.shared // max(1, launch.shared + spec.reserved)
+    threads = launch.warps * LANES
+    each = max(_LEAST_REGISTERS, -(-launch.registers // _AT_ONCE) * _AT_ONCE)
+    limits = {
+        "programs": spec.programs,
+        "warps": spec.warps // launch.warps,
+        "registers": spec.registers // (each * threads),
+        "shared memory": spec.shared // max(1, launch.shared + spec.reserved),
+    }
     limit = min(limits, key=lambda name: limits[name])
     return max(1, limits[limit]), limit
 
@@ -137,8 +141,8 @@ def grid_time(library: Library, launch: GridLaunch) -> GridPrice:
     if worked:
         parts[bound, LAW] = Spent(worked, roofs.get(bound, 0))
     reached = {name: 100 * roof // total for name, roof in roofs.items() if total}
-    places, estimated = library.num_pes * most, launch.registers is None
-    occupancy = Occupancy(count, launch.warps, most, spec.warps, places, limit, reached, estimated)
+    places, told = library.num_pes * most, launch.estimated
+    occupancy = Occupancy(count, launch.warps, most, spec.warps, places, limit, reached, told)
     return GridPrice.of(total, parts, occupancy)
 
 
@@ -201,7 +205,3 @@ def _ordered(launch: GridLaunch, places: int, program: Callable[[int], int]) -> 
         for _ in range(count):
             heapreplace(free, free[0] + durations[turns])
     return max(free)
-
-
-def _up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple

@@ -5,51 +5,91 @@ It takes a kernel's first launch a second, once: what comes of it is kept in Tri
 
 import json
 import os
+import sys
 import tempfile
 from dataclasses import asdict, fields
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from triton import knobs
 from triton._C.libtriton import ir
 from triton.backends.compiler import Language
 from triton.backends.nvidia.compiler import CUDABackend, CUDAOptions
 from triton.runtime.cache import get_cache_manager
+from triton.runtime.errors import PTXASError
 
 from kernbench.caches import Table
+from kernbench.errors import UsageError
 from kernbench.triton.machine_code import Loop, MachineCode, read_cubin
 
 VARIABLE: Final = "KERNBENCH_TRITON_TIME"
-"""Environment variable: `ir` lets times be estimated from Triton's own IR alone."""
+"""Environment variable: what times are worked out from, one of `_WAYS`; the first by default."""
+
+_WAYS: Final = ("machine-code", "ir")
 
 _FILE: Final = "kernbench.machine.json"
-_KNOWN: Final[Table[str, MachineCode]] = Table("triton.machine_code")
+_KNOWN: Final[Table[str, "_Known"]] = Table("triton.machine_code")
 
 
 def machine_code(text: str, metadata: Any) -> MachineCode | None:
-    """Returns what a kernel in machine code consists of; None if nobody is to look at it.
+    """Returns what a kernel in machine code consists of; None if it has none, or on demand.
 
     Args:
         text: Triton's IR of the kernel.
         metadata: What Triton's compiler has found out so far, with its options.
 
+    What Triton's later stages cannot compile runs all the same: its numbers are those of the IR.
+
     Raises:
-        Exception: Whatever Triton's compiler raises, as it would on a GPU.
+        UsageError: If the environment asks for what there is not.
     """
-    if os.environ.get(VARIABLE) == "ir":
+    way = os.environ.get(VARIABLE) or _WAYS[0]
+    if way not in _WAYS:
+        raise UsageError(f"{VARIABLE}: expected one of {', '.join(_WAYS)}; got {way!r}")
+    if way == "ir":
         return None
     found = _KNOWN.get(metadata.hash)
     if found is None:
         kept = get_cache_manager(metadata.hash)
         path = kept.get_file(_FILE)
         if path is None:
-            found = _lowered(text, metadata)
-            kept.put(json.dumps(asdict(found)), _FILE, binary=False)
+            told = _told(text, metadata)
+            kept.put(json.dumps(told), _FILE, binary=False)
         else:
             with open(path, encoding="utf-8") as file:
                 told = json.load(file)
-            found = MachineCode(**{**told, "loops": [Loop(**each) for each in told["loops"]]})
-        _KNOWN.keep(metadata.hash, found)
-    return found
+        found = _KNOWN.keep(metadata.hash, _read(told, metadata))
+    return found.code
+
+
+def _told(text: str, metadata: Any) -> dict[str, Any]:
+    """Returns what is kept of a kernel: its machine code, or why there is none."""
+    try:
+        return asdict(_lowered(text, metadata))
+    except (PTXASError, RuntimeError) as error:  # of MLIR's passes, or of NVIDIA's assembler
+        return {"failed": f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"}
+
+
+class _Known(NamedTuple):
+    """What is known of a kernel.
+
+    Attributes:
+        code: Its machine code; None if there is none.
+    """
+
+    code: MachineCode | None
+
+
+def _read(told: dict[str, Any], metadata: Any) -> _Known:
+    if "failed" not in told:
+        loops = [Loop(**each) for each in told["loops"]]
+        return _Known(MachineCode(**{**told, "loops": loops}))
+    print(
+        f"kernbench: kernel {metadata.name}: Triton makes no machine code of it for "
+        f"sm_{metadata.target.arch} ({told['failed']}), and would not on a GPU; its time is an "
+        "estimate",
+        file=sys.stderr,
+    )
+    return _Known(None)
 
 
 def _lowered(text: str, metadata: Any) -> MachineCode:

@@ -1,10 +1,14 @@
 """From a launch, as it is counted and compiled, to what the law of its time takes."""
 
 from collections.abc import Mapping
+from typing import Final
 
 from kernbench.kernels.grids import LANES, GridLaunch
 from kernbench.triton.machine_code import MachineCode
 from kernbench.ttir.counting import Work
+
+_BASE: Final = 32
+"""Registers of a thread beside its part of the largest tile: an estimate."""
 
 
 def grid_launch(
@@ -18,8 +22,7 @@ def grid_launch(
 
     Args:
         work: What its programs do.
-        machine: Their machine code. Without it, each warp is taken to issue an instruction for each
-            number that its threads compute, and registers and shared memory to limit nothing.
+        machine: Their machine code; without it, all that it tells is estimated.
         warps: Warps of a program.
         stages: Turns of a loop whose loads the compiler was asked to have under way at once.
         extents: Bytes of the tensors that are given, by number of the argument.
@@ -27,11 +30,15 @@ def grid_launch(
     programs = sum(count for count, _ in work.turns)
     turns = sum(count * each for count, each in work.turns)
     if machine is None:
-        outside, inside = (each // (warps * LANES) for each in work.elements)
+        outside, inside = (-(-each // (warps * LANES)) for each in work.issued)
         ahead = bool(work.flop)
+        registers = _BASE + work.largest // (warps * LANES)
+        # Operands of products lie in shared memory, those of a loop once for each stage.
+        shared = work.tiles[0] + stages * work.tiles[1] if ahead else 0
     else:
         outside, inside = _issued(work, machine, programs)
         ahead = any(loop.ahead for loop in machine.loops)
+        registers, shared = machine.registers, machine.shared
     return GridLaunch(
         warps,
         stages if ahead else 1,
@@ -41,8 +48,9 @@ def grid_launch(
         work.distinct(extents),
         work.traffic,
         work.flop,
-        None if machine is None else machine.registers,
-        None if machine is None else machine.shared,
+        registers,
+        shared,
+        machine is None,
     )
 
 

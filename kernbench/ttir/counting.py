@@ -74,15 +74,20 @@ class Work:
             in all programs together.
         accesses: Loads and stores.
         flop: Operations of products, by type of the operands as a machine's file names it.
-        elements: Numbers that operations on floats make, in all programs: outside of innermost
+        issued: Estimate of what the threads of all programs together issue: outside of innermost
             loops, and inside.
+        tiles: Bytes of the tiles of two and more axes that are loaded outside of innermost loops,
+            and in a turn of one.
+        largest: Elements of the largest tile of floats.
     """
 
     turns: Sequence[tuple[int, int]]
     loops: Sequence[tuple[bool, int]]
     accesses: Sequence[Access]
     flop: Mapping[str, int]
-    elements: tuple[int, int]
+    issued: tuple[int, int]
+    tiles: tuple[int, int]
+    largest: int
 
     @property
     def traffic(self) -> int:
@@ -168,7 +173,8 @@ def _work(
         lanes: Lanes of a mask that are on, and all of them, by identity of the operation.
         total: Programs of the launch.
     """
-    loops, accesses, flop, elements = [], [], dict[str, int](), [0, 0]
+    loops, accesses, flop, issued = [], [], dict[str, int](), [0, 0]
+    tiles, largest = [0, 0], 1
     turns: Array = np.zeros(ways.most, np.int64)
     for block in blocks:
         all_, each = ways.often[block.number]
@@ -179,7 +185,11 @@ def _work(
             loops.append((block.innermost, often))
             if block.innermost:
                 turns += all_ if each is None else all_ + each
+        loaded = 0
         for operation, root in block.operations:
+            issued[block.inside] += often * _instructions(operation)
+            if operation.results and operation.results[0].type.is_float:
+                largest = max(largest, operation.results[0].type.numel)
             if operation.name in DOTS:
                 name, work = _product(operation)
                 flop[name] = flop.get(name, 0) + often * work
@@ -188,9 +198,11 @@ def _work(
                 nbytes = often * _tile_bytes(operation) * on // max(1, out_of)
                 loads, stores = operation.name not in STORES, operation.name not in LOADS
                 accesses.append(Access(root, loads, stores, nbytes))
-            else:
-                elements[block.inside] += often * operation.results[0].type.numel
-    return Work(_runs(turns, total), loops, accesses, flop, (elements[0], elements[1]))
+                if operation.name in LOADS and len(moved(operation).shape) > 1:
+                    loaded += _tile_bytes(operation)
+        tiles[block.inside] = max(loaded, tiles[1]) if block.inside else tiles[0] + loaded
+    both = (issued[0], issued[1]), (tiles[0], tiles[1])
+    return Work(_runs(turns, total), loops, accesses, flop, *both, largest)
 
 
 _ORDERED: Final = 1 << 15
@@ -211,6 +223,29 @@ def _runs(turns: Array, total: int) -> list[tuple[int, int]]:
         (stop - start, int(turns[begin]))
         for begin, (start, stop) in zip(begins.tolist(), shares, strict=True)
     ]
+
+
+_LINE: Final = 16
+"""Most bytes that a thread loads or stores by one instruction."""
+
+_INSTRUCTIONS: Final = {
+    **dict.fromkeys(("math.exp", "math.exp2", "math.log", "math.log2", "math.sin", "math.cos"), 4),
+    **dict.fromkeys(("arith.divf", "tt.precise_divf", "math.sqrt", "tt.precise_sqrt"), 8),
+    "math.erf": 20,
+    "tt.extern_elementwise": 20,
+}
+"""Instructions for an element, of operations on floats that take more than one: estimates."""
+
+
+def _instructions(operation: Operation) -> int:
+    """Returns about how many instructions all threads of a program issue for an operation."""
+    if operation.name in DOTS:
+        return 0
+    if operation.name in LOADS | STORES | ATOMICS:
+        return -(-_tile_bytes(operation) // _LINE)
+    made = operation.results[0].type.numel
+    given = max((each.type.numel for each in operation.operands), default=0)
+    return max(made, given) * _INSTRUCTIONS.get(operation.name, 1)
 
 
 def _product(operation: Operation) -> tuple[str, int]:

@@ -40,7 +40,9 @@ WORK = Work(
     loops=[(False, 16), (True, 160)],
     accesses=[Access(0, loads=True, stores=False, nbytes=4096)],
     flop={"bf16": 1000},
-    elements=(8 * 2 * 32, 160 * 3 * 2 * 32),
+    issued=(8 * 2 * 32, 160 * 3 * 2 * 32),
+    tiles=(100, 1000),
+    largest=640,
 )
 
 
@@ -74,7 +76,9 @@ def test_no_loads_are_ahead_where_the_code_has_none() -> None:
     assert launch(MachineCode(40, 512, 20, [Loop(5, True, False)])).stages == 1
 
 
-def test_without_machine_code_each_number_is_an_instruction() -> None:
+def test_without_machine_code_it_is_estimated() -> None:
     found = launch(None)
+    # A warp issues what its 32 threads do; operands of a loop's products are there three times.
     assert (found.instructions, found.turn_instructions) == (1, 3)
-    assert (found.registers, found.shared) == (None, None)
+    assert (found.registers, found.shared) == (32 + 640 // 64, 100 + 3 * 1000)
+    assert found.estimated

@@ -14,6 +14,7 @@ torch: Any = pytest.importorskip("torch")
 pytest.importorskip("triton.language")
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 import launched_kernels as kernels  # noqa: E402 - after the check that Triton is there
+import triton.language as tl  # noqa: E402
 
 
 def microseconds(work: Any, **options: Any) -> float:
@@ -23,8 +24,10 @@ def microseconds(work: Any, **options: Any) -> float:
         del rank
         issue = work()
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        busy = torch.zeros(1 << 28, device="cuda")
         issue()
         torch.cuda.synchronize()
+        busy.zero_()  # meanwhile the host gets ahead
         begin.record()
         issue()
         end.record()
@@ -43,6 +46,12 @@ def adding(count: int) -> Any:
     return work
 
 
+def softmax() -> Any:
+    """Rows that are much shorter than the block, so that memory is not what bounds it."""
+    given, out = (torch.zeros(8192, 64, device="cuda") for _ in range(2))
+    return lambda: kernels.rows[(8192,)](out, given, 64, 64, tl.float32, BLOCK=1024)
+
+
 def test_a_time_is_the_same_with_and_without_what_was_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -52,6 +61,34 @@ def test_a_time_is_the_same_with_and_without_what_was_kept(
     assert list(tmp_path.glob("*/kernbench.machine.json"))
     caches.clear()
     assert microseconds(adding(5000)) == first
+
+
+def test_times_may_be_estimated_without_machine_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    caches.clear()
+    whole = microseconds(softmax, data=False)
+    monkeypatch.setenv("KERNBENCH_TRITON_TIME", "ir")
+    caches.clear()
+    assert microseconds(softmax, data=False) == pytest.approx(whole, rel=0.4)
+    assert microseconds(softmax, data=False) != whole
+    monkeypatch.setenv("KERNBENCH_TRITON_TIME", "sass")
+    caches.clear()
+    with pytest.raises(SpawnException, match="KERNBENCH_TRITON_TIME"):
+        microseconds(softmax, data=False)
+
+
+def test_a_kernel_that_has_no_machine_code_is_estimated(capfd: pytest.CaptureFixture[str]) -> None:
+    def work() -> Any:
+        x = torch.zeros(4, device="cuda").to(torch.float8_e5m2)
+        return lambda: kernels.adds_one[(1,)](x, 4, BLOCK=4)
+
+    caches.clear()
+    assert microseconds(work) > 1
+    said = capfd.readouterr().err
+    assert "kernel adds_one: Triton makes no machine code of it for sm_90" in said
+    assert said.count("kernel adds_one: Triton makes") == 1
 
 
 def test_a_kernel_takes_as_long_without_numbers() -> None:
