@@ -20,16 +20,15 @@ from kernbench.ttir.sums import plain
 from kernbench.ttir.types import Type
 
 _ENTER: Final = "count.enter"
-_LOOK: Final = "count.look"
 _LOOPS: Final = frozenset({"scf.for", "scf.while"})
 LOADS: Final = frozenset({"tt.load", "tt.descriptor_load", "tt.descriptor_gather"})
 STORES: Final = frozenset({"tt.store", "tt.descriptor_store", "tt.descriptor_scatter"})
 ATOMICS: Final = frozenset({"tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_reduce"})
 DOTS: Final = frozenset({"tt.dot", "tt.dot_scaled"})
-_MASKED: Final = {"tt.load": 1, "tt.store": 2, "tt.atomic_rmw": 2}
+MASKED: Final = {"tt.load": 1, "tt.store": 2, "tt.atomic_rmw": 2}
 """Place of the mask among the operands, if there is one."""
 
-_IN_MEMORY: Final = LOADS | ATOMICS | {"tt.call"}
+IN_MEMORY: Final = LOADS | ATOMICS | {"tt.call"}
 """What makes a mask depend on numbers in memory: such a mask counts as if all its lanes were on."""
 
 _FREE: Final = frozenset(
@@ -58,7 +57,8 @@ class Counts(Launch):
         most: How many these are.
         weight: How often the operations under way are done: by all programs, or by each.
         often: How often all programs have been in a block, and how often each has beyond that.
-        lanes: Lanes of a mask that are on, and all of them, by identity of the operation.
+        seen: Two numbers that are added up, by identity of an operation: lanes of a mask that are
+            on, and all of them; or bytes that are fetched for an access, and those asked for.
     """
 
     def __init__(
@@ -70,13 +70,19 @@ class Counts(Launch):
         self.most: Final = len(programs)
         self.weight: int | Array = 1
         self.often: Final[list[tuple[int, Array | None]]] = [(0, None)] * blocks
-        self.lanes: Final[dict[int, list[int]]] = {}
+        self.seen: Final[dict[int, list[int]]] = {}
 
     def places(self, frame: Frame) -> Any:
         """Returns the places of a frame's programs among those that are counted."""
         if frame.count == self.most:
             return slice(None)
         return np.searchsorted(self.programs, frame.programs)
+
+    def see(self, site: int, *numbers: int) -> None:
+        """Adds numbers to those of an operation."""
+        before = self.seen.setdefault(site, [0] * len(numbers))
+        for place, more in enumerate(numbers):
+            before[place] += more
 
     def enter(self, block: int, frame: Frame) -> None:
         """Takes note of programs that are in a block."""
@@ -89,18 +95,6 @@ class Counts(Launch):
         places = self.places(frame)
         each[places] += weight if isinstance(weight, int) else weight[places]
         self.often[block] = all_, each
-
-    def look(self, mask: Array, tile: int, frame: Frame) -> tuple[int, int]:
-        """Returns how many lanes are on, and how many there are.
-
-        Args:
-            tile: Lanes of a program.
-        """
-        lanes = mask.reshape(mask.shape[0], -1)
-        on = lanes.sum(axis=1, dtype=np.int64) * (tile // lanes.shape[1])
-        weight = self.weight if isinstance(self.weight, int) else self.weight[self.places(frame)]
-        often = np.broadcast_to(weight, (frame.count,))
-        return int((on * often).sum()), tile * int(often.sum())
 
 
 class CountedBlock(NamedTuple):
@@ -126,30 +120,31 @@ class Slice:
 
     Args:
         module: The kernel.
-        masks: Whether masks are counted; else how often programs are where.
 
     Attributes:
         blocks: Its blocks, those of called functions among them.
-        masked: Whether there is a mask to be counted.
+        marked: Whether it has operations at which something is looked at.
         loads: Whether it loads numbers.
         largest: Elements of the largest tile.
     """
 
-    def __init__(self, module: Module, *, masks: bool) -> None:
+    HANDLERS: Mapping[str, Handler] = {}
+    """Steps of operations beside those of every slice."""
+
+    def __init__(self, module: Module) -> None:
         self._module: Final = module
-        self._of_masks: Final = masks
         self._needs: Final[dict[tuple[str, bool], Needs]] = {}
         self.blocks: Final[list[CountedBlock]] = []
-        self.masked = self.loads = False
-        handlers = {
+        self.marked = self.loads = False
+        handlers: dict[str, Handler] = {
             **HANDLERS,
             "scf.for": _for,
             "scf.while": _while,
             "tt.call": self._call,
             "tt.load": self._load,
             _ENTER: _enter,
-            _LOOK: _look,
             **dict.fromkeys(ATOMICS, _free),
+            **self.HANDLERS,
         }
         self._handlers: Final[Mapping[str, Handler]] = handlers
         self._compiled: Final = self._sliced(module.kernel, returned=False)
@@ -171,30 +166,28 @@ class Slice:
     def _sliced(self, function: Function, *, returned: bool) -> Compiler:
         needs = self._of(function, returned=returned)
         needed = set(needs.control)
-        masks = {}
-        if self._of_masks and function is self._module.kernel:
-            for operation in within(function.body):
-                place = _MASKED.get(operation.name)
-                if place is not None and len(operation.operands) > place:
-                    found = needs.of([operation.operands[place]])
-                    if not any(each.name in _IN_MEMORY for each in needs.makers(found)):
-                        needed |= found
-                        masks[id(operation)] = operation.operands[place]
-            self.masked |= bool(masks)
-        numbers = {} if self._of_masks else self._numbered(function)
+        marks = self._marks(needs, needed) if function is self._module.kernel else {}
+        self.marked |= bool(marks)
+        numbers = self._numbered(function)
 
         def opening(block: Block) -> Operation | None:
             number = numbers.get(id(block))
             return None if number is None else Operation(_ENTER, attributes={"block": number})
 
         def mark(operation: Operation) -> Operation | None:
-            mask = masks.get(id(operation))
-            if mask is None:
-                return None
-            lanes = {"site": id(operation), "lanes": moved(operation).numel}
-            return Operation(_LOOK, [mask], attributes=lanes)
+            return marks.get(id(operation))
 
         return Compiler(self._module, sliced(function, needed, opening, mark), self._handlers)
+
+    def _marks(self, needs: Needs, needed: set[int]) -> dict[int, Operation]:
+        """Returns what stands for operations of the kernel, by their identity.
+
+        Args:
+            needs: What values depend on.
+            needed: Is added to: what these operations need.
+        """
+        del needs, needed
+        return {}
 
     def _numbered(self, function: Function) -> dict[int, int]:
         """Takes note of the blocks of a function, and returns their numbers by identity."""
@@ -251,12 +244,12 @@ class Slice:
         names = " of ".join(map(str, operation.sites[:1])) or compiler.function.name
 
         def checked(frame: Frame) -> None:
-            if not _counts(frame).known:
+            if not counts(frame).known:
                 raise UnsupportedError(
                     f"kernel {compiler.module.kernel.name}: how long it takes depends on numbers "
                     "that it loads, and there are none",
                     [f"loaded at {names}"],
-                    hint="run with numbers: --data real",
+                    hint="run with numbers: --data on, or data=True",
                 )
             step(frame)  # type: ignore[misc]
 
@@ -291,7 +284,8 @@ def _is_counted(operation: Operation) -> bool:
     return made is not None and made.is_float and operation.name not in _FREE
 
 
-def _counts(frame: Frame) -> Counts:
+def counts(frame: Frame) -> Counts:
+    """Returns the launch that a frame is of."""
     launch = frame.launch
     if not isinstance(launch, Counts):
         raise TypeError("this launch is not counted")
@@ -301,21 +295,7 @@ def _counts(frame: Frame) -> Counts:
 def _enter(compiler: Compiler, operation: Operation) -> Step:
     del compiler
     block = int(operation.attributes["block"])  # type: ignore[arg-type]
-    return lambda frame: _counts(frame).enter(block, frame)
-
-
-def _look(compiler: Compiler, operation: Operation) -> Step:
-    del compiler
-    site, tile = (int(operation.attributes[name]) for name in ("site", "lanes"))  # type: ignore[arg-type]
-    mask = operation.operands[0].number
-
-    def step(frame: Frame) -> None:
-        launch = _counts(frame)
-        before = launch.lanes.setdefault(site, [0, 0])
-        for place, more in enumerate(launch.look(plain(frame.values[mask]), tile, frame)):
-            before[place] += more
-
-    return step
+    return lambda frame: counts(frame).enter(block, frame)
 
 
 def _for(compiler: Compiler, operation: Operation) -> Step:
@@ -328,7 +308,7 @@ def _for(compiler: Compiler, operation: Operation) -> Step:
     body = compiler.body(region[0])
 
     def step(frame: Frame) -> None:
-        launch, outer = _counts(frame), _counts(frame).weight
+        launch, outer = counts(frame), counts(frame).weight
         turns = flow.turns_of(*(frame.values[number] for number in bounds), signless=signless)
         if turns.size == 1 or turns.min() == turns.max():
             launch.weight = outer * int(turns.flat[0])

@@ -6,6 +6,7 @@ is. What masks leave out is counted in some programs, spread evenly over the gri
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from math import prod
 from typing import Final
 
@@ -23,6 +24,7 @@ from kernbench.ttir.counted import (
     moved,
 )
 from kernbench.ttir.frames import Held
+from kernbench.ttir.looking import Addresses, Masks
 from kernbench.ttir.memory import Memory
 from kernbench.ttir.module import Module, Operation
 
@@ -42,6 +44,9 @@ _ELEMENTS: Final = 1 << 18
 _FEWEST: Final = 64
 """Elements of masks that are counted, and the fewest programs of which they are."""
 
+_ADDRESSES: Final = 1 << 14
+"""Elements whose addresses are looked at."""
+
 _GOLDEN: Final = 0.6180339887498949
 """Multiples of it, without their whole part, are spread evenly however many there are."""
 
@@ -54,7 +59,8 @@ class Access:
         root: Number of the argument whose memory it is; None if that is not known.
         loads: Whether it reads.
         stores: Whether it writes.
-        nbytes: Bytes that all programs ask for, without what masks leave out.
+        nbytes: Bytes that are fetched for all programs, in sectors of 32, without what masks leave
+            out.
     """
 
     root: int | None
@@ -126,9 +132,10 @@ class Counter:
     """
 
     def __init__(self, module: Module) -> None:
-        self._ways: Final = Slice(module, masks=False)
+        self._ways: Final = Slice(module)
         self.looks: Final = self._ways.loads
-        self._masks: Final = Slice(module, masks=True)
+        self._masks: Final = Masks(module)
+        self._addresses: Final = Addresses(module)
 
     def count(
         self, grid: tuple[int, int, int], arguments: Sequence[Held], memory: Memory | None
@@ -148,11 +155,16 @@ class Counter:
         """
         total = prod(grid)
         ways = self._ways.run(_spread(total, _PROGRAMS), grid, arguments, memory)
-        lanes: Mapping[int, Sequence[int]] = {}
-        if self._masks.masked:
-            few = _spread(total, max(_FEWEST, _ELEMENTS // self._masks.largest))
-            lanes = self._masks.run(few, grid, arguments, memory).lanes
-        return _work(self._ways.blocks, ways, lanes, total)
+        shares: dict[int, Fraction] = {}
+        for part, elements, fewest in (
+            (self._masks, _ELEMENTS, _FEWEST),
+            (self._addresses, _ADDRESSES, 1),
+        ):
+            if part.marked:
+                few = _spread(total, max(fewest, elements // part.largest))
+                for site, (there, whole) in part.run(few, grid, arguments, memory).seen.items():
+                    shares[site] = shares.get(site, Fraction(1)) * Fraction(there, whole or 1)
+        return _work(self._ways.blocks, ways, shares, total)
 
 
 def _spread(total: int, most: int) -> Array:
@@ -163,14 +175,14 @@ def _spread(total: int, most: int) -> Array:
 
 
 def _work(
-    blocks: Sequence[CountedBlock], ways: Counts, lanes: Mapping[int, Sequence[int]], total: int
+    blocks: Sequence[CountedBlock], ways: Counts, shares: Mapping[int, Fraction], total: int
 ) -> Work:
     """Returns what a launch does.
 
     Args:
         blocks: All blocks of the kernel, in order.
         ways: How often programs have been there.
-        lanes: Lanes of a mask that are on, and all of them, by identity of the operation.
+        shares: What part of its tiles' bytes an access fetches, by identity of the operation.
         total: Programs of the launch.
     """
     loops, accesses, flop, issued = [], [], dict[str, int](), [0, 0]
@@ -194,8 +206,7 @@ def _work(
                 name, work = _product(operation)
                 flop[name] = flop.get(name, 0) + often * work
             elif operation.name in LOADS | STORES | ATOMICS:
-                on, out_of = lanes.get(id(operation), (1, 1))
-                nbytes = often * _tile_bytes(operation) * on // max(1, out_of)
+                nbytes = int(often * _tile_bytes(operation) * shares.get(id(operation), 1))
                 loads, stores = operation.name not in STORES, operation.name not in LOADS
                 accesses.append(Access(root, loads, stores, nbytes))
                 if operation.name in LOADS and len(moved(operation).shape) > 1:

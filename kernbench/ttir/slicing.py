@@ -25,6 +25,7 @@ class Needs:
         returned: Whether what it returns is wanted.
 
     Attributes:
+        operations: All of the function.
         control: Numbers of the values that choose a way, and of all that they depend on.
     """
 
@@ -36,6 +37,7 @@ class Needs:
         returned: bool,
     ) -> None:
         self._steers: Final = steers
+        self.operations: Final = list(within(function.body))
         self._made: Final[dict[int, Operation]] = {}
         self._passed: Final[dict[int, list[Value]]] = {}
         self._region(function.body)

@@ -60,12 +60,28 @@ def test_a_product_of_matrices_loads_its_operands_once_a_tile() -> None:
 
 
 def test_masks_leave_out_what_is_past_the_end() -> None:
-    m, n, k = 50, 72, 40
+    m, n, k = 50, 80, 48
     work = count(kept("gemm"), [None, None, None, m, n, k], (2, 3, 1))
 
-    # Rows and columns are taken modulo, so only the last turn of the loads is cut.
+    # Rows and columns are taken modulo, so only stores are cut.
     assert work.turns == [(6, 3)]
     assert nbytes(work) == {0: (3 * 64 * k * 2, 0), 1: (2 * k * 96 * 2, 0), 2: (0, m * n * 2)}
+
+
+def test_what_lies_apart_is_fetched_by_sectors() -> None:
+    text = kernel(
+        "%x: !tt.ptr<f32>, %step: i32",
+        """
+        %r = tt.make_range {end = 128 : i32, start = 0 : i32} : tensor<128xi32>
+        %s = tt.splat %step : i32 -> tensor<128xi32>
+        %o = arith.muli %r, %s : tensor<128xi32>
+        %q = tt.splat %x : !tt.ptr<f32> -> tensor<128x!tt.ptr<f32>>
+        %a = tt.addptr %q, %o : tensor<128x!tt.ptr<f32>>, tensor<128xi32>
+        %v = tt.load %a : tensor<128x!tt.ptr<f32>>""",
+    )
+    # 128 numbers of 4 bytes: in whole sectors of 32, or 16 numbers apart, or all the same.
+    fetched = [nbytes(count(text, [None, step], (3, 1, 1)))[0][0] for step in (1, 2, 16, 0)]
+    assert fetched == [3 * 512, 3 * 1024, 3 * 128 * 32, 3 * 32]
 
 
 def test_masks_of_many_programs_are_counted_in_some() -> None:
