@@ -24,6 +24,7 @@ from kernbench.ttir.frames import Frame, Held, Launch, ProgramError
 from kernbench.ttir.memory import Memory
 from kernbench.ttir.module import Module
 from kernbench.ttir.reports import report
+from kernbench.ttir.roots import touched
 
 HANDLERS: Final[Mapping[str, Handler]] = {
     **tiles.HANDLERS,
@@ -52,6 +53,8 @@ class Executable:
 
     Attributes:
         module: See above.
+        loads: Numbers of the arguments of whose memory programs may load; None: of all memory.
+        stores: The same of what they may store.
 
     Raises:
         UnsupportedError: If it has an operation that is not simulated.
@@ -60,6 +63,7 @@ class Executable:
     def __init__(self, module: Module) -> None:
         self.module: Final = module
         self._compiled: Final = Compiler(module, module.kernel, HANDLERS)
+        self.loads, self.stores = touched(module.kernel, self._compiled.roots)
 
     def run(
         self,
