@@ -116,9 +116,11 @@ class Cursor:
             return Type(Pointer(to))
         if token.text == "!tt.tensordesc":
             self._expect("<")
+            begin = self._at
             block = self._type() if self._is("tensor") else self._shaped()
+            unsigned = any("xui" in token.text for token in self._tokens[begin : self._at])
             self._skip_to(">")
-            return Type(Descriptor(block))
+            return Type(Descriptor(block, unsigned))
         if token.text == "<":  # as of operations whose name says what it is a type of
             made = self._shaped()
             self._skip_to(">")

@@ -44,11 +44,15 @@ def _make(compiler: Compiler, operation: Operation) -> Step:
     return step
 
 
-def _block_of(type_: Type) -> Type:
+def _descriptor_of(type_: Type) -> Descriptor:
     element = type_.element
     if not isinstance(element, Descriptor):
         raise TypeError(f"{type_.element} is no descriptor")
-    return element.block
+    return element
+
+
+def _block_of(type_: Type) -> Type:
+    return _descriptor_of(type_).block
 
 
 def _addressed(
@@ -112,7 +116,8 @@ def _store(compiler: Compiler, operation: Operation) -> Step:
     descriptor, *offsets, value = operation.operands
     kind, combine = value.type, None
     if operation.name == "tt.descriptor_reduce":
-        combine = combination(operation, operation.words[0], kind)
+        smaller = operation.words[0] in ("max", "min") and _descriptor_of(descriptor.type).unsigned
+        combine = combination(operation, "u" * smaller + operation.words[0], kind)
     scattered = operation.name == "tt.descriptor_scatter"
     shape = kind.shape if scattered else _block_of(descriptor.type).shape
 
