@@ -10,6 +10,7 @@ from kernbench.ttir.compiling import Compiler, Handler
 from kernbench.ttir.frames import Frame, ProgramError, Step
 from kernbench.ttir.memory import OutsideError
 from kernbench.ttir.module import Operation
+from kernbench.ttir.races import Access
 from kernbench.ttir.sums import parts_of, plain, summed
 from kernbench.ttir.types import Pointer, Type
 
@@ -64,6 +65,7 @@ def _load(compiler: Compiler, operation: Operation) -> Step:
                 None if mask is None else plain(values[mask]),
                 None if other is None else plain(values[other]),
                 compiler.roots.get(source),
+                Access(operation, frame.programs),
             )
         except OutsideError as error:
             raise outside(error, operation, frame) from None
@@ -75,12 +77,13 @@ def _store(compiler: Compiler, operation: Operation) -> Step:
     pointer, value, *more = operation.operands
     mask = more[0].number if more else None
     shape, target, source = value.type.shape, pointer.number, value.number
+    compiler.stores.add(compiler.root(pointer))
 
     def step(frame: Frame) -> None:
         values = frame.values
         address, held = values[target], plain(values[source])
-        if mask is None and address.shape[0] == 1:  # the last program's stays
-            held = held[-1:]
+        if mask is None and address.shape[0] == 1 and frame.launch.memory.races is None:
+            held = held[-1:]  # the last program's stays
         try:
             frame.launch.memory.store(
                 address,
@@ -88,6 +91,7 @@ def _store(compiler: Compiler, operation: Operation) -> Step:
                 held,
                 None if mask is None else plain(values[mask]),
                 compiler.roots.get(target),
+                Access(operation, frame.programs),
             )
         except OutsideError as error:
             raise outside(error, operation, frame) from None

@@ -59,6 +59,10 @@ _OF_TWO: Final[Mapping[str, Callable[[Array, Array], Array]]] = {
     "xor": np.bitwise_xor,
 }
 _MODIFIERS: Final = frozenset({"approx", "ftz", "full", "lo", "rn", "rni", "rz", "rzi", "sat"})
+_OF_THE_GPU: Final = re.compile(
+    r"%(?:clock|ctaid|globaltimer|gridid|laneid|lanemask|nctaid|nsmid|ntid|nwarpid|pm|smid|tid|warpid)"
+)
+"""Registers of which a GPU tells what nobody simulates: where a program runs, and when."""
 _ROUNDED_DOWN: Final = frozenset({"rz", "rzi"})
 
 
@@ -91,7 +95,7 @@ class Assembly:
         operands = [each.strip() for each in re.findall(r"\{[^}]*\}|\[[^\]]*\]|[^,\s]+", rest)]
         types = [_TYPES[word] for word in said if word in _TYPES]
         others = {word for word in said if word not in _TYPES}
-        if not types or kind.startswith("@"):
+        if not types or kind.startswith("@") or re.search(_OF_THE_GPU, rest):
             raise not_known(self._operation, f"the instruction {line!r}")
         made = self._special(kind, operands, types, others)
         if made is None and others <= _MODIFIERS:

@@ -156,8 +156,17 @@ def _changing(
             )
         except OutsideError as error:
             raise outside(error, operation, frame) from None
+        races = frame.launch.memory.races
+        if wanted and races is not None:
+            races.order(frame.programs if active is None else _with_any(frame.programs, active))
 
     return step
+
+
+def _with_any(programs: Array, active: Array) -> Array:
+    """Returns the programs that have a lane that takes part."""
+    found: Array = programs[active.reshape(len(programs), -1).any(axis=1)]
+    return found
 
 
 HANDLERS: Final[Mapping[str, Handler]] = {

@@ -126,13 +126,15 @@ def _scan(compiler: Compiler, operation: Operation) -> Step:
     results = [value.number for value in operation.results]
     simple = _simple(operation)
     narrow = types[0].is_float and types[0].dtype.itemsize < 4
-    if simple is not None and types[0].element != "i1" and not narrow:
-        ufunc = _REDUCED[simple]
+    if simple is not None and types[0].element != "i1":
+        ufunc, element = _REDUCED[simple], str(types[0].element)
 
         def simply(frame: Frame) -> None:
             array = full(frame.values[numbers[0]], types[0])
             array = np.flip(array, axis) if backwards else array
+            array = widened(array) if narrow else array
             found = ufunc.accumulate(array, axis=axis, dtype=array.dtype)
+            found = rounded(found, element) if narrow else found
             frame.values[results[0]] = np.flip(found, axis) if backwards else found
 
         return simply

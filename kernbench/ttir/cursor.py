@@ -116,14 +116,21 @@ class Cursor:
             return Type(Pointer(to))
         if token.text == "!tt.tensordesc":
             self._expect("<")
+            begin = self._at
             block = self._type() if self._is("tensor") else self._shaped()
+            unsigned = self._unsigned_since(begin)
             self._skip_to(">")
-            return Type(Descriptor(block))
+            return Type(Descriptor(block, unsigned))
         if token.text == "<":  # as of operations whose name says what it is a type of
-            made = self._shaped()
+            begin = self._at
+            made = self._type() if self._is("tensor") else self._shaped()  # until Triton 3.7
+            unsigned = self._unsigned_since(begin)
             self._skip_to(">")
-            return Type(Descriptor(made) if made.shape else Pointer(made))
+            return Type(Descriptor(made, unsigned) if made.shape else Pointer(made))
         return Type(self._scalar(token))
+
+    def _unsigned_since(self, begin: int) -> bool:
+        return any("xui" in token.text for token in self._tokens[begin : self._at])
 
     def _shaped(self) -> Type:
         """Reads `64x32xf16`, or `64x32x` and a type."""

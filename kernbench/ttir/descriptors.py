@@ -13,6 +13,7 @@ from kernbench.ttir.frames import BlockOf, Frame, Step
 from kernbench.ttir.memory import OutsideError
 from kernbench.ttir.module import Operation
 from kernbench.ttir.module import Value as Named
+from kernbench.ttir.races import Access
 from kernbench.ttir.sums import Value, plain, summed
 from kernbench.ttir.tiles import full
 from kernbench.ttir.types import Descriptor, Type
@@ -44,11 +45,15 @@ def _make(compiler: Compiler, operation: Operation) -> Step:
     return step
 
 
-def _block_of(type_: Type) -> Type:
+def _descriptor_of(type_: Type) -> Descriptor:
     element = type_.element
     if not isinstance(element, Descriptor):
         raise TypeError(f"{type_.element} is no descriptor")
-    return element.block
+    return element
+
+
+def _block_of(type_: Type) -> Type:
+    return _descriptor_of(type_).block
 
 
 def _addressed(
@@ -98,7 +103,10 @@ def _load(compiler: Compiler, operation: Operation) -> Step:
         if held.padding == "nan":
             other = np.full((1,) * (1 + len(shape)), np.nan).astype(kind.dtype)
         try:
-            found = frame.launch.memory.load(address, shape, kind.dtype, inside, other, held.root)
+            by = Access(operation, frame.programs)
+            found = frame.launch.memory.load(
+                address, shape, kind.dtype, inside, other, held.root, by
+            )
         except OutsideError as error:
             raise outside(error, operation, frame) from None
         lacking = len(shape) - len(kind.shape)
@@ -108,11 +116,13 @@ def _load(compiler: Compiler, operation: Operation) -> Step:
 
 
 def _store(compiler: Compiler, operation: Operation) -> Step:
-    del compiler
     descriptor, *offsets, value = operation.operands
     kind, combine = value.type, None
     if operation.name == "tt.descriptor_reduce":
-        combine = combination(operation, operation.words[0], kind)
+        smaller = operation.words[0] in ("max", "min") and _descriptor_of(descriptor.type).unsigned
+        combine = combination(operation, "u" * smaller + operation.words[0], kind)
+    else:
+        compiler.stores.add(compiler.root(descriptor))
     scattered = operation.name == "tt.descriptor_scatter"
     shape = kind.shape if scattered else _block_of(descriptor.type).shape
 
@@ -124,9 +134,10 @@ def _store(compiler: Compiler, operation: Operation) -> Step:
         memory = frame.launch.memory
         try:
             if combine is None:
-                if inside is None and address.shape[0] == 1:  # the last program's stays
-                    array = array[-1:]
-                memory.store(address, shape, array, inside, held.root)
+                if inside is None and address.shape[0] == 1 and memory.races is None:
+                    array = array[-1:]  # the last program's stays
+                by = Access(operation, frame.programs)
+                memory.store(address, shape, array, inside, held.root, by)
                 return
             joint = (frame.count, *shape)
             changed(

@@ -23,7 +23,8 @@ from kernbench.ttir.flow import run_blocks
 from kernbench.ttir.frames import Frame, Held, Launch, ProgramError
 from kernbench.ttir.memory import Memory
 from kernbench.ttir.module import Module
-from kernbench.ttir.reports import report
+from kernbench.ttir.races import RaceError, Races
+from kernbench.ttir.reports import race, report
 from kernbench.ttir.roots import touched
 
 HANDLERS: Final[Mapping[str, Handler]] = {
@@ -71,6 +72,8 @@ class Executable:
         arguments: Sequence[Held],
         memory: Memory,
         say: Callable[[str], None],
+        *,
+        races: bool = True,
     ) -> None:
         """Runs all programs, in the order of the grid, so many at a time as memory allows.
 
@@ -78,21 +81,26 @@ class Executable:
             arguments: What the kernel is given: arrays of one element, or descriptors.
             memory: What the programs may touch.
             say: Takes what they print.
+            races: Whether to look for programs that touch the same elements in no order.
 
         Raises:
-            KernbenchError: If a program does what it must not: it touches other memory (M1, M2), an
-                assertion does not hold, or it waits for what no program before it writes (K7).
+            KernbenchError: If a program does what it must not: it touches other memory (M1, M2) or
+                what another one touches (M12), an assertion does not hold, or it waits for what no
+                program before it writes (K7).
         """
         total = grid[0] * grid[1] * grid[2]
         # One that takes a lock is to end before the next one begins, which may want the lock.
         together = 1 if self._compiled.waits else max(1, _ELEMENTS // self._compiled.largest)
         launch = Launch(grid, memory, say)
+        memory.races = Races(memory.ranges(self._compiled.stores), total) if races else None
         try:
             with np.errstate(all="ignore"):
                 for first in range(0, total, together):
                     self._run(np.arange(first, min(total, first + together)), arguments, launch)
         except ProgramError as error:
             raise report(error, self.module.kernel.name, grid) from None
+        except RaceError as error:
+            raise race(error, self.module.kernel.name, grid, memory) from None
 
     def _run(self, programs: Any, arguments: Sequence[Held], launch: Launch) -> None:
         compiled = self._compiled

@@ -5,13 +5,14 @@ tensor alone. A tile whose last axis lies element after element is copied row by
 gathered.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from kernbench.ttir.arithmetic import Array
+from kernbench.ttir.races import Access, Races
 from kernbench.ttir.sums import Sum, Value, parts_of, plain
 
 _BITS: Final = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -97,6 +98,7 @@ class Memory:
     Attributes:
         arguments: See above.
         changes: How many operations have changed something.
+        races: Looks for races in the launch; None if nobody does.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class Memory:
     ) -> None:
         self.arguments: Final = dict(arguments)
         self.changes = 0
+        self.races: Races | None = None
         unique = {each.start: each for each in (*others, *arguments.values())}
         self._sorted: Final = [unique[start] for start in sorted(unique)]
         self._starts: Final = np.array([each.start for each in self._sorted], np.int64)
@@ -116,6 +119,7 @@ class Memory:
         mask: Array | None,
         other: Array | None,
         root: int | None,
+        by: Access | None = None,
     ) -> Array:
         """Returns elements; of those that the mask leaves out, what `other` has, or 0.
 
@@ -124,13 +128,29 @@ class Memory:
             shape: Shape of a tile.
             mask: True for the elements to read; None for all.
             root: Number of the argument whose memory it is; None if that is not known.
+            by: Who does it; None if no races are to be looked for.
 
         Raises:
             OutsideError: If an element is in no memory of the kernel's.
+            RaceError: If another program has stored to an element.
         """
         mask = _shortened(mask)
         if mask is not None and not mask.any():
             return np.zeros((1,) * (1 + len(shape)), dtype) if other is None else other
+        found = self._loaded(address, shape, dtype, mask, other, root)
+        if self.races is not None and by is not None:
+            self.races.loaded(by, address, shape, dtype.itemsize, mask)
+        return found
+
+    def _loaded(
+        self,
+        address: Value,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        mask: Array | None,
+        other: Array | None,
+        root: int | None,
+    ) -> Array:
         rows = _rows_of(address, shape)
         if rows is not None:
             found = self._load_rows(rows, dtype, mask, other, root)
@@ -155,6 +175,7 @@ class Memory:
         values: Array,
         mask: Array | None,
         root: int | None,
+        by: Access | None = None,
     ) -> None:
         """Writes elements; of several at one address, that of the last program stays.
 
@@ -162,15 +183,37 @@ class Memory:
             address: Byte addresses.
             shape: Shape of a tile.
             mask: True for the elements to write; None for all.
-            root: See `load`.
+            root: See `load`, as for `by`.
 
         Raises:
             OutsideError: If an element is in no memory of the kernel's.
+            RaceError: If other programs or lanes touch an element that this changes.
         """
         mask = _shortened(mask)
         if mask is not None and not mask.any():
             return
         self.changes += 1
+        races = None if by is None else self.races
+        if races is None or by is None:
+            self._stored(address, shape, values, mask, root)
+            return
+
+        def there() -> Array:
+            return self._loaded(address, shape, values.dtype, mask, None, root)
+
+        crowded = races.storing(by, address, shape, values, mask, there)
+        self._stored(address, shape, values, mask, root)
+        if crowded:
+            races.stored(by, address, shape, values, mask, there())
+
+    def _stored(
+        self,
+        address: Value,
+        shape: tuple[int, ...],
+        values: Array,
+        mask: Array | None,
+        root: int | None,
+    ) -> None:
         dtype = values.dtype
         rows = _rows_of(address, shape)
         if rows is not None and rows.step > 0:
@@ -185,6 +228,17 @@ class Memory:
             allocation.written = True
             indices = (full[places] - allocation.start) // dtype.itemsize
             allocation.view(dtype)[indices] = values[places]
+
+    def ranges(self, roots: Iterable[int | None]) -> list[tuple[int, int]]:
+        """Returns the first addresses and ends of memory that pointers may be in.
+
+        Args:
+            roots: Numbers of arguments; None stands for what is not known.
+        """
+        places = [None if root is None else self.arguments.get(root) for root in roots]
+        known = [place for place in places if place is not None]
+        reached = known if len(known) == len(places) else self._sorted
+        return [(each.start, each.end) for each in reached]
 
     def place(
         self, address: Array, active: Array | None, dtype: np.dtype[Any], root: int | None
@@ -256,7 +310,7 @@ class Memory:
         first, last = int(rows.starts.min()), int(rows.starts.max())
         reach = (length - 1) * step
         known = None if root is None else self.arguments.get(root)
-        allocation = known or self._at(first)
+        allocation = known or self.at(first)
         if allocation is None:
             return None
         low, high = first + min(reach, 0), last + max(reach, 0) + size
@@ -273,7 +327,8 @@ class Memory:
         )
         return windows, offsets // size - base, allocation
 
-    def _at(self, address: int) -> Allocation | None:
+    def at(self, address: int) -> Allocation | None:
+        """Returns the allocation that an address is in; None if it is in none."""
         place = int(np.searchsorted(self._starts, address, "right")) - 1
         if place < 0 or address >= self._sorted[place].end:
             return None
@@ -288,7 +343,7 @@ class Memory:
             return []
         first, last = int(seen.min()), int(seen.max())
         known = None if root is None else self.arguments.get(root)
-        allocation = known or self._at(first)
+        allocation = known or self.at(first)
         if (
             allocation is not None
             and allocation.start <= first

@@ -7,8 +7,9 @@ import numpy as np
 
 from kernbench.errors import KernbenchError
 from kernbench.ttir.frames import ProgramError
-from kernbench.ttir.memory import OutsideError
+from kernbench.ttir.memory import Memory, OutsideError
 from kernbench.ttir.module import Operation, Site
+from kernbench.ttir.races import MANY, RaceError
 
 _LIBRARY: Final = "triton/language/"
 """Part of the paths of Triton's own library, whose functions are inlined into kernels."""
@@ -18,6 +19,10 @@ _READS: Final = frozenset({"tt.load", "tt.descriptor_load", "tt.descriptor_gathe
 
 class OutOfBoundsError(KernbenchError):
     """A program touches what is outside of the memory that it was given (M1, M2)."""
+
+
+class ProgramRaceError(KernbenchError):
+    """Programs of one launch, or lanes of one store, touch an element in no order (M12)."""
 
 
 class KernelAssertionError(KernbenchError, AssertionError):
@@ -37,9 +42,7 @@ def report(error: ProgramError, kernel: str, grid: tuple[int, int, int]) -> Kern
         grid: Extents of its launch.
     """
     operation = error.operation
-    x, y, _ = grid
-    number = error.program
-    program = f"program ({number % x}, {number // x % y}, {number // (x * y)}) of {kernel}"
+    program = f"program {_program(error.program, grid)} of {kernel}"
     facts = _places(operation)
     if error.outside is not None:
         return _outside(error, error.outside, program, facts)
@@ -53,6 +56,45 @@ def report(error: ProgramError, kernel: str, grid: tuple[int, int, int]) -> Kern
     lane = f", lane {_tuple(error.lane)}" if error.lane else ""
     said = error.message or "an assertion does not hold"
     return KernelAssertionError(f"{kernel}: {said}", [*facts, f"{program}{lane}"])
+
+
+def race(
+    error: RaceError, kernel: str, grid: tuple[int, int, int], memory: Memory
+) -> KernbenchError:
+    """Returns what a user is told of programs, or lanes of one, that touch an element.
+
+    Args:
+        error: Who touches it.
+        kernel: Name of the kernel.
+        grid: Extents of its launch.
+        memory: What the launch may touch.
+    """
+    (first, other), (second, mine) = error.first, error.second
+    allocation = memory.at(error.address)
+    label, place = "memory", f"address {error.address}"
+    if allocation is not None:
+        place = f"byte {error.address - allocation.start} of {len(allocation.data)}"
+        label = allocation.label
+    who = f"program {_program(mine, grid)}"
+    whom = "other programs" if other == MANY else f"program {_program(other, grid)}"
+    if other == mine:
+        title = f"lanes of {who} of {kernel} store different values to the same element of {label}"
+        facts = []
+    else:
+        title = f"{who} and {whom} of {kernel} touch the same elements of {label}, in no order"
+        facts = [f"{whom}: {_call(first)} {place}", *_places(first)]
+    lane = f", lane {_tuple(error.lane)}" if error.lane else ""
+    return ProgramRaceError(
+        title,
+        [f"{who}{lane}: {_call(second)} {place}", *_places(second), *facts],
+        hint="give each program elements of its own, or combine them with tl.atomic_add",
+        code="M12",
+    )
+
+
+def _program(number: int, grid: tuple[int, int, int]) -> str:
+    x, y, _ = grid
+    return f"({number % x}, {number // x % y}, {number // (x * y)})"
 
 
 def _outside(

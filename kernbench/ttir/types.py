@@ -48,9 +48,11 @@ class Descriptor:
 
     Attributes:
         block: A block.
+        unsigned: Whether its elements are said to be whole numbers without a sign.
     """
 
     block: "Type"
+    unsigned: bool = False
 
 
 @dataclass(frozen=True)

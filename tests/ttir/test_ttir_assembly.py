@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from ttir_texts import Array, elementwise
 
+from kernbench.errors import UnsupportedError
 from kernbench.ttir.externs import function_of
 from kernbench.ttir.types import SCALARS
 
@@ -215,3 +217,10 @@ def test_functions_of_libdevice_at_their_ends() -> None:
 
 def test_other_roundings_are_not_known() -> None:
     assert function_of("__nv_fadd_rz") is None
+
+
+def test_registers_that_tell_of_a_gpu_are_refused() -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        run_assembly("mov.u32 $0, %smid;", [np.zeros(1, np.int32)], ["i32"], "i32")
+
+    assert "the instruction 'mov.u32 $0, %smid' is not simulated" in caught.value.summary

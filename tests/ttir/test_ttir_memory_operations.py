@@ -283,3 +283,32 @@ def test_lanes_that_break_an_assertion_are_named() -> None:
     assert str(caught.value) == (
         "kernel: an assertion does not hold\n  program (0, 0, 0) of kernel, lane (3,)"
     )
+
+
+@pytest.mark.parametrize(
+    ("element", "block", "expected"),
+    [
+        ("ui32", "4xui32", [1, 5, 5, 0]),
+        ("i32", "4xi32", [-1, -1, 5, -7]),
+        ("ui32", "tensor<4xui32>", [1, 5, 5, 0]),  # as Triton 3.6 and 3.7 write it
+    ],
+)
+def test_a_reduction_through_a_descriptor_knows_numbers_without_a_sign(
+    element: str, block: str, expected: list[int]
+) -> None:
+    x, out = np.array([-1, 5, 9, -7], np.int32), np.array([1, -1, 5, 0], np.int32)
+    one = f"!tt.tensordesc<4x{element}>"
+    text = kernel(
+        "%x: !tt.ptr<i32>, %out: !tt.ptr<i32>",
+        f"""    %c0 = arith.constant 0 : i32
+    %c4 = arith.constant 4 : i32
+    %one = arith.constant 1 : i64
+    %d = tt.make_tensor_descriptor %x, [%c4], [%one] : <i32>, <4x{element}>
+    %o = tt.make_tensor_descriptor %out, [%c4], [%one] : <i32>, <{block}>
+    %v = tt.descriptor_load %d[%c0] : {one} -> tensor<4xi32>
+    tt.descriptor_reduce min, %o[%c0], %v : {one}, tensor<4xi32>""",
+    )
+
+    run(text, [x, out])
+
+    assert out.tolist() == expected

@@ -108,7 +108,7 @@ def test_texts_that_are_no_ir_are_refused(text: str, said: str) -> None:
         read(text)
 
 
-def test_memory_spaces_and_signs_of_types_are_passed_over() -> None:
+def test_memory_spaces_of_types_are_passed_over_and_signs_are_those_of_descriptors() -> None:
     text = kernel(
         "%p: !tt.ptr<f32, 1>, %d: !tt.tensordesc<tensor<4xsi8>>, %e: !tt.tensordesc<4x8xui16>, "
         "%t: tensor<4x!tt.ptr<f16>, #blocked<a = [1]>>",
@@ -118,7 +118,7 @@ def test_memory_spaces_and_signs_of_types_are_passed_over() -> None:
     assert [value.type for value in read(text).kernel.arguments] == [
         Type(Pointer(Type("f32"))),
         Type(Descriptor(Type("i8", (4,)))),
-        Type(Descriptor(Type("i16", (4, 8)))),
+        Type(Descriptor(Type("i16", (4, 8)), unsigned=True)),
         Type(Pointer(Type("f16")), (4,)),
     ]
 

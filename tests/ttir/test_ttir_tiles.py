@@ -102,6 +102,17 @@ def test_sums_of_half_precision_are_rounded_each_time() -> None:
     assert of_tile(body, x, "f16", "4", "f16", 1).tolist() == [1 + 2**-10]
 
 
+def test_running_sums_of_half_precision_are_rounded_once() -> None:
+    # 1 + 2^-11 is 1 in half precision (ties to even), 1 + 2^-10 is not; of two roundings, 1 stays.
+    x = np.array([1, 2**-11, 2**-11, 0], np.float16)
+    body = combined("scan", "arith.addf", "axis = 0 : i32", "4xf16", "tensor<4xf16>")
+    body += "\n%r = tt.reshape %s : tensor<4xf16> -> tensor<4xf16>"
+
+    found = of_tile(body, x, "f16", "4", "f16", 4)
+
+    assert found.tolist() == [1, 1, 1 + 2**-10, 1 + 2**-10]
+
+
 @pytest.mark.parametrize("backwards", [False, True])
 @pytest.mark.parametrize(
     ("operation", "kind"), [("arith.addi", "i32"), ("arith.addf", "f16"), ("arith.maxui", "i32")]

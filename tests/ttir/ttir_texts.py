@@ -33,6 +33,8 @@ def run(
     grid: tuple[int, int, int] = (1, 1, 1),
     types: Mapping[int, str] | None = None,
     others: Sequence[Array] = (),
+    *,
+    races: bool = True,
 ) -> list[str]:
     """Runs a kernel on arrays, which it changes, and returns what it prints.
 
@@ -40,6 +42,7 @@ def run(
         arguments: Arrays, and numbers.
         types: Types of numbers by place; an int is an `i32` otherwise, a float an `f32`.
         others: Further arrays, which lie behind the arguments.
+        races: Whether programs that touch the same elements are reported.
     """
     held: list[Array] = []
     allocations: dict[int, Allocation] = {}
@@ -53,7 +56,8 @@ def run(
             held.append(np.array([argument], SCALARS[kind]))
     said: list[str] = []
     behind = [_allocation(place, array) for place, array in enumerate(others, len(arguments))]
-    Executable(read(text)).run(grid, held, Memory(allocations, behind), said.append)
+    memory = Memory(allocations, behind)
+    Executable(read(text)).run(grid, held, memory, said.append, races=races)
     return said
 
 
