@@ -23,15 +23,17 @@ __all__ = ["bincount", "histc", "index_add"]
 
 
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """Returns how often each whole number occurs, as `torch.bincount`; the host reads extremes."""
+    """Returns how often each whole number occurs, as `torch.bincount`; the host reads extremes.
+
+    Raises:
+        TensorError: If `input` is no vector of integers from 0, or shapes differ.
+    """
     wrong = input.ndim != 1 or input.dtype.is_floating_point or input.dtype is dtypes.bool_
+    wrong = wrong or (weights is not None and weights.shape != input.shape)
     size = max(minlength, int(amax(input)) + 1) if input.numel() and not wrong else minlength
     if wrong or (input.numel() and int(amin(input)) < 0):
-        raise TensorError(
-            "bincount only supports 1-d non-negative integral inputs.", [site_fact(call_site())]
-        )
-    if weights is not None and weights.shape != input.shape:
-        raise TensorError("weights should have the same shape as input", [site_fact(call_site())])
+        only = "bincount only supports 1-d non-negative integral inputs, weights of their shape"
+        raise TensorError(only, [site_fact(call_site())])
     known = None if weights is None or not input.numel() else weights.dtype
     dtype = {None: dtypes.int64, dtypes.float32: dtypes.float32}.get(known, dtypes.float64)
     given = (input, weights)
@@ -44,6 +46,9 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
     Args:
         min: Where the first bin begins; if it equals `max`, the host reads the extremes instead.
         max: Where the last one ends, which it contains.
+
+    Raises:
+        TensorError: If there is no bin, or the ends are in the wrong order or not finite.
     """
     low, high = float(min), float(max)
     if low == high and input.numel():
