@@ -9,10 +9,10 @@ import numpy as np
 
 from kernbench.autograd.curves import IN_PLACE, NAMES, Curve
 from kernbench.memory import Array
+from kernbench.memory.special import erf_values
 from kernbench.operations.creation import scalar_tensor, zeros_like
 from kernbench.operations.elementwise import elementwise
 from kernbench.operations.pointwise import div, where
-from kernbench.operations.special import erf_values
 from kernbench.operations.unary import sign_values
 from kernbench.tensors.tape import derivative, names_of
 from kernbench.tensors.tensor import Tensor

@@ -9,6 +9,7 @@ from kernbench.autograd.derivatives_pointwise import nothing, same
 from kernbench.autograd.kernels import added
 from kernbench.kernels.prices import of_bytes
 from kernbench.memory import Array
+from kernbench.memory.special import add_slices
 from kernbench.operations.creation import zeros
 from kernbench.operations.indexing import Advanced, Key, gathered, scattered
 from kernbench.operations.shaping import cat, key_along, stack
@@ -182,8 +183,10 @@ def _gathered_back(g: Tensor, like: Like, dim: int, chosen: Tensor) -> Tensor:
 
 def _selected_back(g: Tensor, like: Like, dim: int, chosen: Tensor) -> Tensor:
     def add(total: Array, grad: Array, rows: Array) -> None:
-        key: Any = (*(slice(None),) * dim, rows.reshape(-1))
-        np.add.at(total, key, grad)
+        if total.ndim:
+            add_slices(total, grad, rows.reshape(-1), dim)
+        else:
+            total += grad.reshape(())
 
     return added("index_select_backward", "index_add", add, g, like.shape, (chosen,))
 
@@ -203,6 +206,14 @@ def _source(g: Tensor, like: Like, dim: int, chosen: Tensor) -> Tensor:
 
 derivative("scatter", lambda g, dim, chosen: g.scatter(dim, chosen, 0), _source)
 derivative("scatter_add", same, _source)
+
+
+def _slices(g: Tensor, dim: int, chosen: Tensor, alpha: float) -> Tensor:
+    found = g.index_select(dim, chosen)
+    return found if alpha == 1 else found * alpha
+
+
+derivative("index_add", same, _slices)
 
 
 def _indexed_back(g: Tensor, like: Like, advanced: Advanced) -> Tensor:

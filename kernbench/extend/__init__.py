@@ -16,6 +16,7 @@ from kernbench.errors import (
     UnsupportedError,
 )
 from kernbench.extend.agreement import agree
+from kernbench.extend.experts import grouped_mm, note_load, routing
 from kernbench.extend.operands import check_gemm, check_index, checked_indices, guard
 from kernbench.extend.operations import fused, kernel_output
 from kernbench.extend.random import draw_from
@@ -32,15 +33,18 @@ from kernbench.process.process import NoContextError
 from kernbench.ranks.group_creation import GroupMismatchError
 from kernbench.ranks.groups import GroupError
 from kernbench.ranks.meeting import CollectiveMismatchError
+from kernbench.routing import Asked, Choices, Routing, RoutingError, routing_of
 from kernbench.tensors.errors import DimensionError, TensorError
 
 __all__ = [
     "CAUSAL",
     "EVERYTHING",
+    "Asked",
     "Attended",
     "Attention",
     "Band",
     "Bands",
+    "Choices",
     "CollectiveMismatchError",
     "DimensionError",
     "GroupError",
@@ -53,6 +57,8 @@ __all__ = [
     "OperandError",
     "OptionError",
     "RankLocal",
+    "Routing",
+    "RoutingError",
     "Rows",
     "Segment",
     "Slopes",
@@ -69,9 +75,13 @@ __all__ = [
     "draw_from",
     "first_run",
     "fused",
+    "grouped_mm",
     "guard",
     "in_order",
     "kernel_output",
+    "note_load",
+    "routing",
+    "routing_of",
     "second_run",
     "share",
 ]

@@ -11,6 +11,7 @@ from kernbench.memory import Array, DType, View, dtypes
 from kernbench.operations import views
 from kernbench.operations.copies import clone
 from kernbench.operations.elementwise import check_distinct, check_out, layout
+from kernbench.operations.fused import kernel
 from kernbench.operations.twins import args_of
 from kernbench.operations.views import *  # noqa: F403 - one namespace for users
 from kernbench.operations.views import dim_of, ints_of, whole
@@ -33,6 +34,7 @@ __all__ = [
     "repeat_interleave",
     "roll",
     "scatter",
+    "scatter_add",
     "stack",
     "tril",
     "triu",
@@ -254,12 +256,13 @@ def repeat(
 
 
 def repeat_interleave(
-    input: Tensor, repeats: int, dim: int | None = None, *, output_size: int | None = None
+    input: Tensor, repeats: int | Tensor, dim: int | None = None, *, output_size: int | None = None
 ) -> Tensor:
     """Returns each element, or each slice of a dimension, several times in a row.
 
     Args:
-        repeats: Number of repetitions.
+        repeats: Number of repetitions; a vector has one for each, and without `output_size` the
+            host waits for their sum.
         dim: The dimension; None for all elements in row-major order, as a vector.
         output_size: Expected extent of the result along the dimension; None for any.
 
@@ -267,6 +270,10 @@ def repeat_interleave(
         OperandError: If `repeats` is no integer.
         TensorError: If the result has another extent than `output_size`, or `repeats` is negative.
     """
+    if isinstance(repeats, Tensor):
+        if dim is None:
+            input, dim = input.reshape(-1), 0
+        return index_select(input, dim, _repeated(repeats, input.shape[dim], output_size))
     repeats = whole("repeat_interleave(): argument 'repeats'", repeats)
     if repeats < 0:
         raise TensorError("Repeats must be non-negative", [site_fact(call_site())])
@@ -294,6 +301,20 @@ def repeat_interleave(
         repeats=repeats,
         dim=dim,
     )
+
+
+def _repeated(repeats: Tensor, extent: int, size: int | None) -> Tensor:
+    """Returns each place of a dimension as often as a vector of integers says."""
+    check_index("repeat_interleave", repeats)
+    total = int(repeats.sum()) if size is None else size
+
+    def places(counts: Array) -> Array:
+        found = np.repeat(np.arange(extent), counts)
+        if found.size != total:
+            raise TensorError(f"repeat_interleave: expected {total} in all, got {found.size}")
+        return found
+
+    return kernel("repeat_interleave", places, [repeats], (total,), dtypes.int64)
 
 
 def flip(input: Tensor, *axes: int | Sequence[int], dims: Sequence[int] | None = None) -> Tensor:
@@ -588,6 +609,12 @@ def scatter_add_(self: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
         IndexOutOfBoundsError: If an index is out of range (M2); found when the kernel runs.
     """
     return _scattered("scatter_add_", self, dim, index, src, np.add)
+
+
+@args_of(scatter_add_)
+def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    """Returns a copy to which elements along a dimension were added, as `torch.scatter_add`."""
+    return _scattered("scatter_add", clone(input), dim, index, src, np.add)
 
 
 def _scattered(

@@ -10,8 +10,8 @@ import numpy as np
 from kernbench.errors import OperandError, OptionError, call_site, site_fact
 from kernbench.kernels.names import kernel_name
 from kernbench.memory import Array, DType, dtypes
+from kernbench.memory.special import erf_values
 from kernbench.operations.elementwise import elementwise
-from kernbench.operations.special import erf_values
 from kernbench.tensors.errors import TensorError
 from kernbench.tensors.settings import default_dtype
 from kernbench.tensors.tensor import Tensor

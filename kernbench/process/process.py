@@ -22,6 +22,7 @@ from kernbench.process import types
 from kernbench.process.last_frame import last_frame
 from kernbench.process.recent_calls import RECENT, RecentCall
 from kernbench.process.types import CPU, Device
+from kernbench.routing import Routing
 from kernbench.run_spec import RunSpec
 from kernbench.sim_engine.command import Action, Command, Stream
 from kernbench.sim_engine.engine import GraphEngine
@@ -60,6 +61,11 @@ class Session(Protocol):
     @property
     def spec(self) -> RunSpec:
         """Specification of the run, with all its dials."""
+        ...
+
+    @property
+    def routing(self) -> Routing | None:
+        """Says which experts tokens choose; None for what the program computes."""
         ...
 
     @property

@@ -399,6 +399,13 @@ OF_SPEC: Final = (
         sets=("group_limit",),
     ),
     Option(
+        flags=("--routing",),
+        metavar="NAME|FILE",
+        help="Which experts tokens choose: balanced, W0 to W7, zipf:S, or a file.",
+        group=ORDER,
+        sets=("routing",),
+    ),
+    Option(
         flags=("--seed",),
         kind="whole",
         least=0,

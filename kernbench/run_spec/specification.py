@@ -97,6 +97,8 @@ class RunSpec:
             (C17).
         schedule: Number of the candidate, from 1, that each receive from any source takes in turn,
             see `Schedule`; None for the message that comes first.
+        routing: Which experts tokens choose, by name or as a file, see `routing.routing_of`; None
+            for what the program computes.
         bench: A Python file, or the name of a shipped bench; None if code calls the program itself.
         arguments: Texts that the program finds in `ctx.argv`, and a script in `sys.argv`.
         nproc_per_node: Number of ranks that each run the file as `__main__`, as under `torchrun`;
@@ -125,6 +127,7 @@ class RunSpec:
     step_budget: int = 0
     group_limit: int = 4096
     schedule: tuple[int, ...] | None = None
+    routing: str | None = None
     bench: str | None = None
     arguments: tuple[str, ...] = ()
     nproc_per_node: int | None = None

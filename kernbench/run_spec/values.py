@@ -135,6 +135,7 @@ OF_ALL: Final[Kinds] = {
     "step_budget": _COUNT,
     "group_limit": _COUNT,
     "schedule": ("integers from 1, or None", _or_none(_some(_each(_whole(1))))),
+    "routing": ("a name, a file, or None", _or_none(_some_text)),
     "bench": ("a file, the name of a shipped bench, or None", _or_none(_some_text)),
     "arguments": _TEXTS,
     "nproc_per_node": ("an integer from 1, or None", _or_none(_whole(1))),

@@ -15,6 +15,7 @@ from kernbench.process.types import DeviceSelector
 from kernbench.ranks.hash_seeds import Calls
 from kernbench.ranks.schedules import Schedule
 from kernbench.ranks.world import World
+from kernbench.routing import routing_of
 from kernbench.run_spec import RunSpec
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.tl.recording import Recording, recordings_of
@@ -42,6 +43,7 @@ class Shared:
         schedule: Decides which message each receive from any source takes.
         calls: Notes what ranks call together; None if nobody asks.
         recordings: Launches of kernels recorded on machines equal to this one, see `KernelWork`.
+        routing: Says which experts tokens choose; None for what the program computes.
         on_choice: Called with a line of text when an algorithm is chosen for the first time.
     """
 
@@ -56,6 +58,7 @@ class Shared:
         self.engine: Final = engine
         self.schedule: Final = schedule
         self.calls: Final = calls
+        self.routing: Final = None if spec.routing is None else routing_of(spec.routing)
         self.devices: Final[Sequence[int]] = DeviceSelector(spec.devices).indices(
             engine.topology.world_size
         )

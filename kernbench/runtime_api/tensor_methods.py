@@ -10,6 +10,7 @@ from kernbench.memory.windows import is_contiguous
 from kernbench.operations import (
     complex_numbers,
     copies,
+    counting,
     creation,
     cuda,
     filling,
@@ -317,7 +318,12 @@ class TensorMethods(Tensor):
     gather = shaping.gather
     scatter = shaping.scatter
     scatter_ = shaping.scatter_
+    scatter_add = shaping.scatter_add
     scatter_add_ = shaping.scatter_add_
+    index_add = counting.index_add
+    index_add_ = counting.index_add_
+    bincount = counting.bincount
+    histc = counting.histc
 
     # Copies and conversions
     to = copies.to

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from kernbench.errors import CallSite
+from kernbench.routing import Load
 from kernbench.sim_engine.dials import Detail
 
 Category = Literal[
@@ -163,6 +164,7 @@ class OpLog:
             all.
         dropped: Number of records that were not kept because of the limit.
         totals: Sums of records by rank and category.
+        loads: What ranks got in exchanges of tokens with those that share their experts.
         host_time: Returns the time of the host whose code runs, in picoseconds; a context sets it.
     """
 
@@ -172,6 +174,7 @@ class OpLog:
         self.records: list[Record] = []
         self.waits: list[Wait] = []
         self.memory: list[MemoryChange] = []
+        self.loads: list[Load] = []
         self.limit: int | None = None
         self.dropped = 0
         self.totals: dict[tuple[int, Category], Total] = {}

@@ -190,7 +190,7 @@ class Tensor:
     ) -> Tensor: ...
     def repeat_interleave(
         self,
-        repeats: builtins.int,
+        repeats: builtins.int | Tensor,
         dim: builtins.int | None = None,
         *,
         output_size: builtins.int | None = None,
@@ -229,7 +229,18 @@ class Tensor:
         value: builtins.int | builtins.float | builtins.bool | complex | None = None,
         reduce: str | None = None,
     ) -> Tensor: ...
+    def scatter_add(self, dim: builtins.int, index: Tensor, src: Tensor) -> Tensor: ...
     def scatter_add_(self, dim: builtins.int, index: Tensor, src: Tensor) -> Tensor: ...
+    def index_add(
+        self, dim: builtins.int, index: Tensor, source: Tensor, *, alpha: builtins.float = 1
+    ) -> Tensor: ...
+    def index_add_(
+        self, dim: builtins.int, index: Tensor, source: Tensor, *, alpha: builtins.float = 1
+    ) -> Tensor: ...
+    def bincount(self, weights: Tensor | None = None, minlength: builtins.int = 0) -> Tensor: ...
+    def histc(
+        self, bins: builtins.int = 100, min: builtins.float = 0, max: builtins.float = 0
+    ) -> Tensor: ...
     def to(
         self,
         *args: DeviceLike | DType | Tensor | builtins.bool | None,

@@ -36,6 +36,7 @@ from kernbench.memory.dtypes import bool_ as bool
 from kernbench.nn.serialization import *  # noqa: F403 - names only
 from kernbench.operations.complex_numbers import *  # noqa: F403
 from kernbench.operations.copies import *  # noqa: F403
+from kernbench.operations.counting import *  # noqa: F403
 from kernbench.operations.creation import *  # noqa: F403
 from kernbench.operations.devices import *  # noqa: F403
 from kernbench.operations.from_values import *  # noqa: F403

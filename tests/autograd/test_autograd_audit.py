@@ -19,7 +19,8 @@ from kernbench.tensors import tape
 from kernbench.tensors.tape import is_differentiable
 
 _NO_NUMBERS: Final = """
-all allclose any argmax argmin argsort bitwise_and bitwise_and_ bitwise_left_shift bitwise_not
+all allclose any argmax argmin argsort bincount histc bitwise_and bitwise_and_ bitwise_left_shift
+bitwise_not
 bitwise_or bitwise_or_ bitwise_right_shift bitwise_xor bitwise_xor_ count_nonzero eq equal ge gt
 is_nonzero is_tensor isclose isfinite isinf isnan le logical_and logical_and_ logical_not
 logical_or logical_or_ logical_xor lt ne nonzero numel nelement promote_types unique bool byte

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import kernbench.torch as torch
 from kernbench.errors import KernbenchError, NoDataError, UnsupportedError
 from kernbench.memory import DType, UninitialisedReadError, dtypes
-from kernbench.operations.special import erf_values
+from kernbench.memory.special import erf_values
 from kernbench.operations.unary import gelu, silu
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.sim_engine.engine import GraphEngine

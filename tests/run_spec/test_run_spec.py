@@ -65,6 +65,7 @@ def test_json_has_all_fields_and_a_version() -> None:
         "step_budget": 0,
         "group_limit": 4096,
         "schedule": None,
+        "routing": None,
         "bench": None,
         "arguments": [],
         "nproc_per_node": None,

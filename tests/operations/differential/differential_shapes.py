@@ -1,5 +1,6 @@
 """How calls are drawn that move elements, choose them, or look at them in other shapes."""
 
+from math import prod
 from random import Random
 from typing import Any, Final
 
@@ -207,9 +208,6 @@ def _repeat_interleave(rng: Random) -> Arguments:
     return (first, rng.randrange(-1, 4)), kwargs
 
 
-add("repeat_interleave", _repeat_interleave)
-
-
 def _flip(rng: Random) -> Arguments:
     first = operand(rng, dtypes=MIXED)
     dims = dims_of(rng, len(first.shape))
@@ -343,7 +341,59 @@ def _scatter_add(rng: Random) -> Arguments:
     return (first, dim, index, operand(rng, index.shape, first.dtype, kind="small")), {}
 
 
-add("Tensor.scatter_add_", _scatter_add, loose=True)
+add("scatter_add Tensor.scatter_add_", _scatter_add, loose=True)
+
+
+def _index_add(rng: Random) -> Arguments:
+    first = operand(rng, kind="small", layout="plain", dtypes=("float32", "int64", "float64"))
+    dim = dim_of(rng, len(first.shape))
+    inside = bool(first.shape) and -len(first.shape) <= dim < len(first.shape)
+    count, shape = rng.randrange(4), [*first.shape]
+    extent = shape[dim] if inside else 1
+    if inside:
+        count = count if extent else 0
+        shape[dim] = count
+    index = operand(rng, (count,), "int64", kind=f"below:{max(extent, 1)}", layout="plain")
+    source = operand(rng, tuple(shape), first.dtype, kind="small")
+    return (first, dim, index, source), {"alpha": 2} if rng.random() < 0.3 else {}
+
+
+add("index_add Tensor.index_add_", _index_add, loose=True)
+
+
+def _bincount(rng: Random) -> Arguments:
+    shape = drawn(rng, [(5,), (0,), (40,), (2, 3)])
+    first = Operand(shape, drawn(rng, ["int64", "int32", "uint8", "float32"]), 7, kind="below:9")
+    weights = operand(rng, shape, drawn(rng, ["float32", "int64", "float64"]), kind="small")
+    return (first,), {
+        "minlength": rng.randrange(12),
+        **({"weights": weights} if rng.random() < 0.5 else {}),
+    }
+
+
+add("bincount", _bincount)
+
+
+def _histc(rng: Random) -> Arguments:
+    first = operand(rng, dtypes=("float32", "float64"))
+    return (first,), drawn(rng, [{}, {"bins": 5}, {"bins": 8, "min": -2, "max": 2}, {"min": 1}])
+
+
+add("histc", _histc)
+
+
+def _repeats(rng: Random) -> Arguments:
+    if rng.random() < 0.5:
+        return _repeat_interleave(rng)
+    first = operand(rng, dtypes=MIXED, layout="plain")
+    dim = drawn(rng, [None, dim_of(rng, len(first.shape))])
+    inside = dim is not None and first.shape and -len(first.shape) <= dim < len(first.shape)
+    extent = first.shape[dim] if inside and dim is not None else prod(first.shape)
+    repeats = Operand((extent,), "int64", rng.randrange(99), kind="below:3")
+    return (first, repeats), {} if dim is None else {"dim": dim}
+
+
+add("repeat_interleave", _repeats)
 
 
 def _key(rng: Random, shape: tuple[int, ...]) -> Any:
