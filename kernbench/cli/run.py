@@ -15,6 +15,7 @@ from kernbench.cli.failures import end_at_terminate, end_process, failed
 from kernbench.cli.hash_seeds import Listener, try_seeds
 from kernbench.cli.output import SILENT, Output
 from kernbench.cli.page import write_page, write_page_of_failure
+from kernbench.cli.prints import Prints, kept
 from kernbench.cli.status_line import StatusLine, shown
 from kernbench.errors import KernbenchError, UsageError, libraries_passed_over
 from kernbench.ranks import watchdog
@@ -213,7 +214,10 @@ def _attempt(spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | N
             ctx.on_choice = _print_choice
         loading.settle()
 
-    with nullcontext() if line is None else shown(line.text):
+    with (
+        nullcontext() if line is None else shown(line.text),
+        nullcontext() if output.report is None else kept() as prints,
+    ):
         outcome = run_once(
             spec,
             quiet=output.quiet,
@@ -224,7 +228,7 @@ def _attempt(spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | N
         )
     try:
         if outcome.error is not None:
-            _tell_failure(outcome, output, tries)
+            _tell_failure(outcome, output, tries, prints)
             raise outcome.error
     finally:
         # Also after a failure, which is when users want a timeline most.
@@ -237,7 +241,7 @@ def _attempt(spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | N
         _write_json(output.json, outcome.document)
     assert outcome.context is not None
     if output.report is not None:
-        write_page(output.report, outcome.document, outcome.context)
+        write_page(output.report, outcome.document, outcome.context, prints=prints)
     engine = outcome.context.engine
     if spec.pytorch is not None and not output.quiet:
         print("\n".join(run_lines(outcome.context)))
@@ -263,7 +267,7 @@ def _attempt(spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | N
     return outcome.exit_code
 
 
-def _tell_failure(outcome: Outcome, output: Output, tries: Tries) -> None:
+def _tell_failure(outcome: Outcome, output: Output, tries: Tries, prints: Prints | None) -> None:
     """Writes the files about a failure of a program, and tells who listens."""
     error, context = outcome.error, outcome.context
     if context is None or not isinstance(error, Exception | KeyboardInterrupt):
@@ -284,7 +288,7 @@ def _tell_failure(outcome: Outcome, output: Output, tries: Tries) -> None:
         _write_of_failure(output.json, document, "the failure")
     if output.report is not None:
         document = {**outcome.document, "failure": _failure(outcome.spec, tries, error)}
-        write_page_of_failure(output.report, document, error, context)
+        write_page_of_failure(output.report, document, error, context, prints)
 
 
 def _write_traces(ctx: RuntimeContext, output: Output) -> None:
