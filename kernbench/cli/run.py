@@ -17,6 +17,7 @@ from kernbench.cli.output import SILENT, Output
 from kernbench.cli.page import write_page, write_page_of_failure
 from kernbench.cli.prints import Prints, kept
 from kernbench.cli.status_line import StatusLine, shown
+from kernbench.cli.verdicts import idle_line
 from kernbench.errors import KernbenchError, UsageError, libraries_passed_over
 from kernbench.ranks import watchdog
 from kernbench.ranks.exploring import Explored, ScheduleError
@@ -245,6 +246,8 @@ def _attempt(spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | N
     engine = outcome.context.engine
     if spec.pytorch is not None and not output.quiet:
         print("\n".join(run_lines(outcome.context)))
+        if sys.stderr.isatty() and not output.explain_time and (said := _idle(outcome.context)):
+            print(f"kernbench: {said}", file=sys.stderr)
     if output.breakdown and not engine.timed:
         print("simulated time per rank: N/A (fidelity functional)")
     elif output.breakdown:
@@ -265,6 +268,13 @@ def _attempt(spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | N
         print("\n".join(explanation_lines(told)))
         _tell_partial(engine.op_log)
     return outcome.exit_code
+
+
+def _idle(ctx: RuntimeContext) -> str:
+    if not ctx.engine.timed:
+        return ""
+    clocks = [process.host.clock for process in ctx.processes]
+    return idle_line(ctx.engine.op_log.totals, max([ctx.engine.loop.now, *clocks]))
 
 
 def _tell_failure(outcome: Outcome, output: Output, tries: Tries, prints: Prints | None) -> None:

@@ -6,7 +6,7 @@ from typing import Final
 
 from kernbench.sim_engine.op_log import Record
 
-_STEP: Final = "Optimizer.step"
+STEP: Final = "Optimizer.step"
 """How PyTorch calls the range around a step of an optimizer; a name and a class follow."""
 
 
@@ -18,7 +18,7 @@ def step_times(records: Iterable[Record]) -> list[int]:
     found = sorted(
         (record.rank, record.end, record.name)
         for record in records
-        if record.category == "range" and record.name.startswith(_STEP)
+        if record.category == "range" and record.name.startswith(STEP)
     )
     if not found:
         return []
