@@ -304,8 +304,7 @@ class Involved(NamedTuple):
 class Fact(str):
     """A line of a report, with the calls that it is about.
 
-    Args:
-        text: The line.
+    Attributes:
         involved: The calls.
     """
 

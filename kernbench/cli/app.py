@@ -20,7 +20,6 @@ from kernbench.run_spec import RunSpec
 app = typer.Typer(
     help="Run multi-GPU programs on simulated machines: real numbers and predicted time.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -148,6 +147,44 @@ def explain(
     from kernbench.cli.explaining import print_entries
 
     raise typer.Exit(print_entries(codes or ()))
+
+
+@app.command()
+def doctor() -> None:
+    """Show what is installed here, and what each part enables.
+
+    \f
+    Raises:
+        typer.Exit: Always at the end, with the exit code.
+    """  # noqa: D301
+    from kernbench.cli.doctor import print_doctor
+
+    raise typer.Exit(print_doctor())
+
+
+@app.command("tour")
+def tour_(
+    folder: Annotated[
+        Path, typer.Option("--folder", metavar="DIR", help="Where its two scripts are written.")
+    ] = Path("kernbench-tour"),
+) -> None:
+    """Show and run six commands, each with what to look at.
+
+    \f
+    Args:
+        folder: The folder; it is made if it is not there.
+
+    Raises:
+        typer.Exit: Always at the end, with the exit code.
+    """  # noqa: D301
+    from kernbench.cli.failures import failed
+    from kernbench.cli.tour import tour
+    from kernbench.errors import UsageError
+
+    try:
+        raise typer.Exit(tour(folder))
+    except UsageError as error:
+        raise typer.Exit(failed(error)) from None
 
 
 @app.command("list")

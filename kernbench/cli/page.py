@@ -5,13 +5,18 @@ from pathlib import Path
 from typing import Any
 
 from kernbench.cli.failures import report_of
+from kernbench.cli.prints import Prints
 from kernbench.errors import UsageError
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.scripts.pytorch import timed_by_bytes
 
 
 def write_page(
-    path: Path, document: dict[str, Any], ctx: RuntimeContext | None, report: str = ""
+    path: Path,
+    document: dict[str, Any],
+    ctx: RuntimeContext | None,
+    report: str = "",
+    prints: Prints | None = None,
 ) -> None:
     """Writes the page of a run.
 
@@ -20,6 +25,7 @@ def write_page(
         document: What `--json` writes of the run.
         ctx: Context of the run; None if the page is about several runs together.
         report: Text of the failure; empty if there was none.
+        prints: What the program printed, if it was kept.
 
     Raises:
         UsageError: If the file cannot be written (F15).
@@ -38,12 +44,18 @@ def write_page(
             dispatch_ps=engine.dispatch_ps,
             sips=dict(enumerate(ctx.devices)),
             by_bytes=timed_by_bytes(ctx),
+            prints="" if prints is None else prints.text,
+            printed=0 if prints is None else prints.length,
         )
     write_run_page(path, run)
 
 
 def write_page_of_failure(
-    path: Path, document: dict[str, Any], error: BaseException, ctx: RuntimeContext | None = None
+    path: Path,
+    document: dict[str, Any],
+    error: BaseException,
+    ctx: RuntimeContext | None = None,
+    prints: Prints | None = None,
 ) -> None:
     """Writes the page of a failure and prints its path; an unwritable file hides no failure.
 
@@ -52,9 +64,10 @@ def write_page_of_failure(
         document: What `--json` writes of the run.
         error: The failure.
         ctx: Context of the run; None if several runs have shown the failure together.
+        prints: What the program printed, if it was kept.
     """
     try:
-        write_page(path, document, ctx, report_of(error))
+        write_page(path, document, ctx, report_of(error), prints)
     except UsageError as unwritable:
         print(f"kernbench: {unwritable}", file=sys.stderr)
     else:

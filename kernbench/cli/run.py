@@ -15,7 +15,9 @@ from kernbench.cli.failures import end_at_terminate, end_process, failed
 from kernbench.cli.hash_seeds import Listener, try_seeds
 from kernbench.cli.output import SILENT, Output
 from kernbench.cli.page import write_page, write_page_of_failure
+from kernbench.cli.prints import Prints, kept
 from kernbench.cli.status_line import StatusLine, shown
+from kernbench.cli.verdicts import idle_line
 from kernbench.errors import KernbenchError, UsageError, libraries_passed_over
 from kernbench.ranks import watchdog
 from kernbench.ranks.exploring import Explored, ScheduleError
@@ -213,7 +215,10 @@ def _attempt(spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | N
             ctx.on_choice = _print_choice
         loading.settle()
 
-    with nullcontext() if line is None else shown(line.text):
+    with (
+        nullcontext() if line is None else shown(line.text),
+        nullcontext() if output.report is None else kept() as prints,
+    ):
         outcome = run_once(
             spec,
             quiet=output.quiet,
@@ -224,7 +229,7 @@ def _attempt(spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | N
         )
     try:
         if outcome.error is not None:
-            _tell_failure(outcome, output, tries)
+            _tell_failure(outcome, output, tries, prints)
             raise outcome.error
     finally:
         # Also after a failure, which is when users want a timeline most.
@@ -237,10 +242,12 @@ def _attempt(spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | N
         _write_json(output.json, outcome.document)
     assert outcome.context is not None
     if output.report is not None:
-        write_page(output.report, outcome.document, outcome.context)
+        write_page(output.report, outcome.document, outcome.context, prints=prints)
     engine = outcome.context.engine
     if spec.pytorch is not None and not output.quiet:
         print("\n".join(run_lines(outcome.context)))
+        if sys.stderr.isatty() and not output.explain_time and (said := _idle(outcome.context)):
+            print(f"kernbench: {said}", file=sys.stderr)
     if output.breakdown and not engine.timed:
         print("simulated time per rank: N/A (fidelity functional)")
     elif output.breakdown:
@@ -263,7 +270,14 @@ def _attempt(spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | N
     return outcome.exit_code
 
 
-def _tell_failure(outcome: Outcome, output: Output, tries: Tries) -> None:
+def _idle(ctx: RuntimeContext) -> str:
+    if not ctx.engine.timed:
+        return ""
+    clocks = [process.host.clock for process in ctx.processes]
+    return idle_line(ctx.engine.op_log.totals, max([ctx.engine.loop.now, *clocks]))
+
+
+def _tell_failure(outcome: Outcome, output: Output, tries: Tries, prints: Prints | None) -> None:
     """Writes the files about a failure of a program, and tells who listens."""
     error, context = outcome.error, outcome.context
     if context is None or not isinstance(error, Exception | KeyboardInterrupt):
@@ -284,7 +298,7 @@ def _tell_failure(outcome: Outcome, output: Output, tries: Tries) -> None:
         _write_of_failure(output.json, document, "the failure")
     if output.report is not None:
         document = {**outcome.document, "failure": _failure(outcome.spec, tries, error)}
-        write_page_of_failure(output.report, document, error, context)
+        write_page_of_failure(output.report, document, error, context, prints)
 
 
 def _write_traces(ctx: RuntimeContext, output: Output) -> None:

@@ -1,5 +1,6 @@
 """The line on a terminal that says how far a run is, while it runs."""
 
+import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -8,7 +9,8 @@ from shutil import get_terminal_size
 from typing import Final, TypeVar
 
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.units import format_time
+from kernbench.runtime_api.ranges import steps_of
+from kernbench.units import format_bytes, format_time
 
 T = TypeVar("T")
 
@@ -20,6 +22,16 @@ _WIDE: Final = 1 << 16
 
 _RATE_WINDOW_S: Final = 2.0
 """Seconds of wall time over which commands a second are counted."""
+
+
+_LONG_S: Final = 2.0
+"""Seconds of wall time after which the memory of this process is shown."""
+
+
+def _memory() -> int:
+    """Returns the most bytes that this process has held."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most << 10
 
 
 class StatusLine:
@@ -70,6 +82,10 @@ class StatusLine:
                 now_ps = max([context.engine.loop.now, *clocks])
                 parts.append(f"simulated {format_time(now_ps)}")
             parts.append(f"{self._rate(now, context):,.0f} commands/s")
+            if steps := max(map(steps_of, list(context.processes)), default=0):
+                parts.append(f"optimizer steps {steps}")
+            if now - self._began > _LONG_S:
+                parts.append(f"memory {format_bytes(_memory())}")
         if self._items:
             parts.append(f"{self._items} {min(self._done + 1, self._total)} of {self._total}")
         left = self._left(now)

@@ -3,9 +3,20 @@
 from collections.abc import Sequence
 from typing import Final
 
-from kernbench.pages.page import Cell, Fold, Note, Part, Table, left_out, number_cell, time_cell
+from kernbench.pages.page import (
+    Cell,
+    Figure,
+    Fold,
+    Note,
+    Part,
+    Table,
+    Verdict,
+    left_out,
+    number_cell,
+    time_cell,
+)
 from kernbench.report import Explanation
-from kernbench.report.explanation import MOST, Row
+from kernbench.report.explanation import MOST, Row, bound_words
 from kernbench.report.explanation_lines import (
     COLUMNS,
     NOTE,
@@ -16,18 +27,58 @@ from kernbench.report.explanation_lines import (
     roof_text,
     spent_text,
 )
+from kernbench.units import format_time
 
 _MOST_MORE: Final = 40
+
+
+def verdict_parts(
+    told: Explanation, ranks: int, span: int, steps: Sequence[int] = ()
+) -> list[Part]:
+    """Returns what a page says first: what bounds the run, its time, and what it could save.
+
+    Args:
+        told: The explanation.
+        ranks: How many ranks ran.
+        span: Simulated time of the run, in picoseconds.
+        steps: Picoseconds of each step of an optimizer, after the first.
+    """
+    if not told.rows:
+        return []
+    many = f"of {ranks} ranks" if ranks > 1 else "of one rank"
+    whole = format_time(span)
+    if steps:
+        step = format_time(sorted(steps)[len(steps) // 2])
+        between = f"median of {len(steps)}, from optimizer step to optimizer step"
+        figures = [Figure("Step time", step, f"{between}; {whole} in all")]
+    else:
+        figures = [Figure("Simulated time", whole, f"{many}, predicted")]
+    bound, share = told.bound
+    figures.append(Figure("Most time goes to", f"{share:.0%}", bound_words(bound)))
+    if told.gains:
+        gain = told.gains[0]
+        saved = gain.ps / told.span_ps
+        figures.append(
+            Figure(
+                "Largest thing to gain",
+                f"at most {saved:.0%}",
+                f"{format_time(round(span * saved))} with {gain.what}",
+            )
+        )
+    return [Verdict(_sentence(told.verdict), figures)]
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def bound_parts(told: Explanation) -> list[Part]:
     """Returns the verdict, where the time went, and the kernels that take most of it."""
     if not told.rows:
         return []
-    verdict = f"{told.verdict[0].upper()}{told.verdict[1:]}."
     more = told.rows[MOST : MOST + _MOST_MORE]
     parts: list[Part] = [
-        Note(verdict),
+        Note(_sentence(told.verdict)),
         Note(f"Time of the ranks: {spent_text(told)}."),
         _table(told.rows[:MOST]),
     ]
@@ -37,7 +88,7 @@ def bound_parts(told: Explanation) -> list[Part]:
     by_bytes = by_bytes_text(told.by_bytes, told.device_ps)
     return [
         *parts,
-        Note(f"{by_bytes[0].upper()}{by_bytes[1:]}."),
+        Note(_sentence(by_bytes)),
         Note(f"{NOTE[0].upper()}{NOTE[1:]}"),
     ]
 

@@ -20,8 +20,12 @@ from kernbench.pages.page import (
     Section,
     Strips,
     Table,
+    Timeline,
+    Verdict,
 )
+from kernbench.pages.timeline_html import timeline_html, verdict_html
 from kernbench.report import replacing
+from kernbench.report.colours import style_variables
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 """Lets a browser refuse all that is not in the file, whatever a name of a user looks like."""
@@ -51,7 +55,11 @@ def page_html(page: Page) -> Iterator[str]:
     yield '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
     yield f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
     yield '<meta name="color-scheme" content="light dark">\n'
-    yield f"<title>{title} - kernbench</title>\n<style>\n{_file('page.css')}</style></head>\n<body>"
+    yield f"<title>{title} - kernbench</title>\n<style>\n"
+    yield f":root {{ {style_variables(dark=False)} }}\n"
+    yield "@media screen and (prefers-color-scheme: dark) "
+    yield f"{{ :root {{ {style_variables(dark=True)} }} }}\n"
+    yield f"{_file('page.css')}</style></head>\n<body>"
     badge = f'<span class="badge bad">{escaped(page.failed)}</span>' if page.failed else ""
     yield f"<header><h1>{title}{badge}</h1>\n"
     yield f"<p>{' &middot; '.join(escaped(cut(fact)) for fact in page.facts)}</p>\n<nav>"
@@ -64,6 +72,8 @@ def page_html(page: Page) -> Iterator[str]:
             yield from _part(part)
         yield "</section>\n"
     yield f'</main><div id="tip" hidden></div>\n<script>\n{_file("page.js")}</script>\n'
+    if any(isinstance(part, Timeline) for section in page.sections for part in section.parts):
+        yield f"<script>\n{_file('timeline.js')}</script>\n"
     yield "</body></html>\n"
 
 
@@ -96,6 +106,10 @@ def _part(part: Part) -> Iterator[str]:
             yield from strips_html(part)
         case Lines():
             yield from lines_html(part)
+        case Verdict():
+            yield from verdict_html(part)
+        case Timeline():
+            yield from timeline_html(part)
         case Fold():
             yield f"<details{' open' if part.open else ''}>"
             yield f"<summary>{escaped(cut(part.title))}</summary>\n"

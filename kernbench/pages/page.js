@@ -7,6 +7,12 @@ const number = (cell) => {
 for (const table of document.querySelectorAll("table")) {
   table.classList.add("sorts");
   const heads = [...table.querySelectorAll("tr.heads th")];
+  heads.forEach((head) => {
+    head.tabIndex = 0;
+    head.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" || event.key === " ") { event.preventDefault(); head.click(); }
+    });
+  });
   heads.forEach((head, place) => head.addEventListener("click", () => {
     const down = head.getAttribute("aria-sort") === "descending";
     const sign = down || !head.classList.contains("n") && !head.hasAttribute("aria-sort") ? 1 : -1;
@@ -31,7 +37,9 @@ const tip = document.getElementById("tip");
 for (const picture of document.querySelectorAll("svg[data-v]")) {
   const values = picture.dataset.v.split(",").map(Number);
   const [start, end, full] = ["start", "end", "full"].map((name) => Number(picture.dataset[name]));
-  picture.querySelector("title")?.remove();
+  const title = picture.querySelector("title");
+  if (title) picture.setAttribute("aria-label", title.textContent);
+  title?.remove();
   picture.addEventListener("mousemove", (event) => {
     const box = picture.getBoundingClientRect();
     const share = Math.min(Math.max((event.clientX - box.left) / box.width, 0), 1);
@@ -47,6 +55,15 @@ for (const picture of document.querySelectorAll("svg[data-v]")) {
   });
   picture.addEventListener("mouseleave", () => { tip.hidden = true; });
 }
+// What scrolls can be reached by keys.
+const reach = () => {
+  for (const wide of document.querySelectorAll(".wide")) {
+    if (wide.scrollWidth > wide.clientWidth) wide.tabIndex = 0; else wide.removeAttribute("tabindex");
+  }
+};
+addEventListener("resize", reach);
+for (const fold of document.querySelectorAll("details")) fold.addEventListener("toggle", reach);
+setTimeout(reach);
 // What is folded is printed, too.
 const folds = document.getElementsByTagName("details");
 addEventListener("beforeprint", () => {

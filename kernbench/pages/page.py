@@ -183,6 +183,45 @@ class Strips:
 
 
 @dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure in large letters.
+
+    Attributes:
+        label: What it is.
+        value: The figure.
+        said: What it means, in a few words.
+    """
+
+    label: str
+    value: str
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a page says first.
+
+    Attributes:
+        sentence: The verdict.
+        figures: What it stands on.
+    """
+
+    sentence: str
+    figures: Sequence[Figure]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Lanes of commands and calls over simulated time, to zoom and to search.
+
+    Attributes:
+        data: What the script of the page draws: JSON, deflated, in base64 for URLs.
+    """
+
+    data: str
+
+
+@dataclass(frozen=True, slots=True)
 class Fold:
     """Parts that are shown when the reader opens them.
 
@@ -197,7 +236,7 @@ class Fold:
     open: bool = False
 
 
-Part = Note | Code | Facts | Table | Lines | Bars | Strips | Fold
+Part = Note | Code | Facts | Table | Lines | Bars | Strips | Fold | Verdict | Timeline
 """A part of a section."""
 
 

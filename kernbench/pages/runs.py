@@ -9,7 +9,7 @@ from kernbench.errors import KernbenchError
 from kernbench.pages.bins import Bins
 from kernbench.pages.breakdowns import range_charts, rank_charts
 from kernbench.pages.commands import command_table
-from kernbench.pages.explanations import bound_parts
+from kernbench.pages.explanations import bound_parts, verdict_parts
 from kernbench.pages.html import write_page
 from kernbench.pages.page import Code, Facts, Fold, Note, Page, Part, Section
 from kernbench.pages.results import (
@@ -19,9 +19,11 @@ from kernbench.pages.results import (
     value_text,
     without_folders,
 )
+from kernbench.pages.timeline import timeline_parts
 from kernbench.pages.usage import Ranks, engine_charts, link_charts, memory_charts, span_of
 from kernbench.report import breakdown, explanation
 from kernbench.report.records import full_records
+from kernbench.report.steps import step_times
 from kernbench.run_spec import RunSpec
 from kernbench.sim_engine.op_log import OpLog
 from kernbench.topology import Topology
@@ -50,6 +52,8 @@ class Run:
             say themselves.
         sips: SIP of each rank whose number differs from that of its SIP.
         by_bytes: Names of operations that were timed by their bytes alone.
+        prints: What the program printed, up to some length.
+        printed: Characters that it printed.
     """
 
     document: Mapping[str, Any]
@@ -59,6 +63,8 @@ class Run:
     dispatch_ps: int = 0
     sips: Mapping[int, int] = field(default_factory=dict)
     by_bytes: Collection[str] = ()
+    prints: str = ""
+    printed: int = 0
 
 
 def write_run_page(path: str | Path, run: Run) -> None:
@@ -86,21 +92,29 @@ def of_run(run: Run) -> Page:
     spec = run.document.get("spec", {})
     results = run.document.get("results", [])
     timed = spec.get("fidelity") != "functional"
-    sections = [
-        Section("Failure", failure_parts(run.report, run.document.get("failure"))),
-        Section("Results", result_parts(results)),
-        Section("Bus bandwidth", busbw_charts([*zip(names_of(results), results, strict=True)])),
+    figures = [each for each in results if not _is_internal(each)]
+    sections = [Section("Failure", failure_parts(run.report, run.document.get("failure")))]
+    of_results = [
+        Section("Results", result_parts(figures)),
+        Section("Bus bandwidth", busbw_charts([*zip(names_of(figures), figures, strict=True)])),
+        Section("What the program printed", print_parts(run.prints, run.printed)),
     ]
     facts = [f"machine {run.topology.name}"] if run.topology is not None else []
     if run.op_log is not None and run.topology is not None:
         facts += _log_facts(run.op_log, timed)
         if not timed:
-            sections.append(Section("Simulated time", [Note(_NO_TIME)]))
+            sections += [*of_results, Section("Simulated time", [Note(_NO_TIME)])]
         else:
-            sections += _log_sections(
+            first, later = _log_sections(
                 run.op_log, Ranks(run.topology, run.dispatch_ps, run.sips), run.by_bytes
             )
+            sections += [*first, *of_results, *later]
+    else:
+        sections += of_results
     sections.append(Section("Specification", spec_parts(spec)))
+    sections.append(
+        Section("What else is known of the run", result_parts([*filter(_is_internal, results)]))
+    )
     sections.append(Section("What is not modelled", [Note(NOT_MODELLED)]))
     name = str(run.document.get("run") or "run")
     shown = [section for section in sections if section.parts]
@@ -121,12 +135,15 @@ def _log_facts(op_log: OpLog, timed: bool) -> list[str]:
     return facts
 
 
-def _log_sections(op_log: OpLog, ranks: Ranks, by_bytes: Collection[str]) -> list[Section]:
+def _log_sections(
+    op_log: OpLog, ranks: Ranks, by_bytes: Collection[str]
+) -> tuple[list[Section], list[Section]]:
+    """Returns what a page says of a log before the results, and after them."""
     topology = ranks.topology
     records = full_records(op_log, "a page")
     start, end = span_of(records, ranks.dispatch_ps)
     if start >= end:
-        return [Section("Simulated time", [Note("The run issued no command that takes time.")])]
+        return [], [Section("Simulated time", [Note("The run issued no command that takes time.")])]
     bins = Bins(start, end)
     rows = breakdown(op_log, ranks.dispatch_ps)
     partial: list[Part] = []
@@ -143,9 +160,17 @@ def _log_sections(op_log: OpLog, ranks: Ranks, by_bytes: Collection[str]) -> lis
         memory.append(
             Note(f"The first {op_log.limit} changes were kept; --trace-limit sets the limit.")
         )
+    timeline = timeline_parts(records, ranks, (start, end), bool(op_log.dropped))
     told = explanation(op_log, topology, ranks.dispatch_ps, by_bytes=by_bytes)
-    return [
-        Section("What bounds the run", [*partial, *bound_parts(told)]),
+    first = [
+        Section(
+            "Verdict",
+            [*verdict_parts(told, len(rows), end - start, step_times(records)), *partial],
+        ),
+        Section("Timeline", timeline),
+    ]
+    return first, [
+        Section("What bounds the run", bound_parts(told)),
         Section("Where the time went", rank_charts(rows)),
         Section("By range of the program", range_charts(op_log, ranks.dispatch_ps)),
         Section("Slowest commands", _commands(command_table(records))),
@@ -165,6 +190,26 @@ def _commands(table: list[Part]) -> list[Part]:
         ),
         *table,
     ]
+
+
+def _is_internal(document: Any) -> bool:
+    """Returns whether a result is what kernbench notes of a program, not what the program says."""
+    return isinstance(document, Mapping) and document.keys() == {"pytorch"}
+
+
+def print_parts(text: str, length: int) -> list[Part]:
+    """Returns what the program printed; nothing if it printed nothing.
+
+    Args:
+        text: The text, or its begin.
+        length: Characters of all that it printed.
+    """
+    if not text.strip():
+        return []
+    parts: list[Part] = [Code(without_folders(text.rstrip("\n")))]
+    if len(text) < length:
+        parts.append(Note(f"The first {len(text)} of {length} characters are shown."))
+    return parts
 
 
 def failure_parts(

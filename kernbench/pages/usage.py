@@ -269,6 +269,7 @@ def link_charts(records: Iterable[Record], topology: Topology, span: Interval) -
     lengths = bins.lengths()
     bandwidths = {link.name: link.bandwidth.per_second for link in topology.links}
     strips, everything, capacity = [], [0] * len(lengths), 0
+    quiet: list[str] = []
     for name, flow in flows.items():
         sums = [0] * len(lengths)
         for start, end, nbytes in flow:
@@ -276,11 +277,18 @@ def link_charts(records: Iterable[Record], topology: Topology, span: Interval) -
         everything = [one + other for one, other in zip(everything, sums, strict=True)]
         capacity += bandwidths[name]
         carried, strip = _link_strip(name, sums, bandwidths[name], bins)
-        strips.append((carried * PS_PER_S // bandwidths[name], strip))
+        busy = carried * PS_PER_S // bandwidths[name]
+        if busy * _QUIET < bins.span:
+            quiet.append(name)
+        else:
+            strips.append((busy, strip))
     _, mean = _link_strip(f"mean of {len(flows)}", everything, capacity, bins)
     idle = len(topology.links) - len(flows)
     parts: list[Part] = [_strips("Links that carried something", [mean], bins)]
-    each = _chart("Link by link", strips, "links", bins)
+    each = _chart("Link by link", strips, "links", bins) if strips else []
+    if quiet:
+        named = ", ".join(quiet[:_MOST_QUIET]) + ", ..." * (len(quiet) > _MOST_QUIET)
+        each.append(Note(f"Busy for less than 0.5 % of the time, {len(quiet)}: {named}."))
     parts += each if len(strips) <= _OPEN_STRIPS else [Fold("Link by link", each)]
     parts.append(
         Note(
@@ -289,6 +297,13 @@ def link_charts(records: Iterable[Record], topology: Topology, span: Interval) -
         )
     )
     return parts
+
+
+_QUIET: Final = 200
+"""A link that is busy for less than this part of the time has no strip of its own."""
+
+_MOST_QUIET: Final = 12
+"""Names of such links that are given."""
 
 
 def _link_strip(

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from kernbench.report.colours import KINDS, LIGHT
 from kernbench.report.intervals import Interval, difference, length, union
 from kernbench.report.records import full_records, is_engine
 from kernbench.sim_engine.op_log import OpLog, Record
@@ -90,8 +91,9 @@ def print_breakdown(rows: Sequence[RankBreakdown], console: "Console") -> None:
 
     span = rows[0].span_ps if rows else 0
     table = Table(title=f"Simulated time per rank, of {format_time(span)}")
-    for column in ("rank", "compute", "exposed comm.", "copy", "idle"):
-        table.add_column(column, justify="right")
+    hues = ("", *(LIGHT[number] for number in KINDS.values()), "")
+    for column, hue in zip(("rank", "compute", "exposed comm.", "copy", "idle"), hues, strict=True):
+        table.add_column(column, justify="right", header_style=hue)
     for column in ("(comm.)", "(host)", "(exposed host)"):
         table.add_column(column, justify="right")
     for row in rows:

@@ -59,6 +59,19 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class Gain:
+    """Time that a run would save at most if one thing cost nothing.
+
+    Attributes:
+        what: What would have to change.
+        ps: Sum over all ranks, in picoseconds.
+    """
+
+    what: str
+    ps: int
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """Why a run takes its time.
 
@@ -90,12 +103,40 @@ class Explanation:
         return self.spent.get(bound, 0) / self.span_ps if self.span_ps else 0.0
 
     @property
+    def gains(self) -> list[Gain]:
+        """What a run could save at most, one thing at a time, the largest first.
+
+        A kernel would save what its bound's full rate leaves of its time, hosts and other ranks
+        what devices wait for them, and communication what no kernel hides of it.
+        """
+        exposed = self.spent.get("link", 0) + self.spent.get("protocol", 0)
+        gains = [
+            Gain("hosts that issue in time", self.spent.get("host", 0)),
+            Gain("ranks that do not wait for each other", self.spent.get("ranks", 0)),
+            Gain("communication hidden behind kernels", exposed),
+            *(
+                Gain(f"{row.name} at the full rate of {row.bound}", _below(row))
+                for row in self.rows
+                if row.bound in _OF_DEVICES and row.achieved is not None
+            ),
+        ]
+        return sorted((gain for gain in gains if gain.ps > 0), key=lambda gain: -gain.ps)
+
+    @property
+    def bound(self) -> tuple[Bound, float]:
+        """What most of the ranks' time is spent on, and its share; nothing is `idle`."""
+        if not self.spent:
+            return "idle", 0.0
+        bound = max(self.spent, key=lambda each: (self.spent[each], each))
+        return bound, self.share(bound)
+
+    @property
     def verdict(self) -> str:
         """What bounds the run, in a sentence without a full stop."""
         if not self.span_ps:
             return "the run takes no time"
-        bound = max(self.spent, key=lambda each: (self.spent[each], each))
-        share = f"{self.share(bound):.0%}"
+        bound, of_all = self.bound
+        share = f"{of_all:.0%}"
         if bound == "host":
             idle = f"{self.share('host') + self.share('idle'):.0%}"
             until = "until its host issues the next command"
@@ -103,10 +144,24 @@ class Explanation:
             return f"host-bound: the device idles {idle} of the time{most}{until}"
         if bound == "idle":
             return f"the device idles {share} of the time, with nothing issued to it"
-        what = _IN_WORDS.get(bound, bound)
+        what = bound_words(bound)
         if bound == "link" and self.busiest is not None:
             what = f"the link {self.busiest[0]}"
         return f"bound by {what}: {share} of the time"
+
+
+_OF_DEVICES: Final[frozenset[Bound]] = frozenset(("tensor", "math", "HBM", "L2"))
+"""Bounds of kernels that have a full rate."""
+
+
+def _below(row: Row) -> int:
+    """Returns by how many picoseconds a row would be shorter at the full rate of its bound."""
+    return row.total_ps - round(row.total_ps * (row.achieved or 0.0))
+
+
+def bound_words(bound: Bound) -> str:
+    """Returns what time is spent on, in words."""
+    return _IN_WORDS.get(bound, bound)
 
 
 _IN_WORDS: Final[Mapping[Bound, str]] = {
@@ -119,6 +174,8 @@ _IN_WORDS: Final[Mapping[Bound, str]] = {
     "beside": "kernels that slow each other",
     "latency": "waiting for what was asked for",
     "other": "what no law explains",
+    "host": "hosts that issue too late",
+    "idle": "devices with nothing to do",
 }
 
 

@@ -9,22 +9,18 @@ overlaps another one. The exact times are in `args`.
 """
 
 import json
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import count, groupby
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from kernbench.report.breakdown import host_interval
 from kernbench.report.files import replacing
-from kernbench.report.records import Entry, Sites, full_records, in_order, is_engine, plain
-from kernbench.sim_engine.op_log import Category, OpLog, Record, stream_in_words
+from kernbench.report.lanes import Slice, laid_out
+from kernbench.report.records import Sites, full_records, plain
+from kernbench.sim_engine.op_log import Category, OpLog, Record
 from kernbench.topology import Topology
 from kernbench.units import PS_PER_NS, PS_PER_S
-
-_HOST_TRACK: Final = "host"
 
 # Kineto's names. In Kineto, a collective is a kernel of NCCL.
 _KINETO_CATEGORY: Final[dict[Category, str]] = {
@@ -38,9 +34,6 @@ _KINETO_CATEGORY: Final[dict[Category, str]] = {
     "event": "cuda_sync",
     "range": "user_annotation",
 }
-
-_CALLS: Final = ("host", "range")
-"""Categories of records that may nest."""
 
 
 def write_trace(
@@ -109,84 +102,6 @@ def trace_lines(
     yield "]}"
 
 
-class _Arrow(NamedTuple):
-    """An arrow between two slices.
-
-    Attributes:
-        identity: Number of the arrow, unique in the trace.
-        kind: Name and category of the arrow: `message`, or Kineto's `ac2g` from host to device.
-    """
-
-    identity: int
-    kind: str
-
-
-@dataclass(slots=True)
-class _Slice:
-    """A record that is to be shown on a lane.
-
-    Attributes:
-        record: The record.
-        leaving: Arrows that begin at the slice.
-        arriving: Arrows that end at the slice.
-        lane: Lane that shows the slice; None until `_spread` has chosen it.
-    """
-
-    record: Record
-    leaving: list[_Arrow] = field(default_factory=list)
-    arriving: list[_Arrow] = field(default_factory=list)
-    lane: "_Lane | None" = None
-
-
-@dataclass(slots=True, eq=False)
-class _Lane:
-    """A row of slices that nest or do not overlap.
-
-    Attributes:
-        rank: Rank whose records the lane shows.
-        track: Track of the records.
-        number: Place among the lanes of the track, from 0.
-        open_ends: Ends of the slices that are open at the latest start, the innermost last.
-        tid: Number of the thread; unique in the trace, since readers know a thread by it alone.
-        stream: Place in the process, which Kineto calls a stream.
-    """
-
-    rank: int
-    track: str
-    number: int
-    open_ends: list[int] = field(default_factory=list)
-    tid: int = 0
-    stream: int = 0
-
-    @property
-    def name(self) -> str:
-        words = stream_in_words(self.track)
-        return f"{words} ({self.number + 1})" if self.number else words
-
-    def place(self) -> tuple[int, int, tuple[Any, ...], int]:
-        """Order of display: the host, streams, engines; each by name, with digits as numbers."""
-        kind = 2 if is_engine(self.track) else int(self.track != _HOST_TRACK)
-        parts = re.split(r"(\d+)", self.track)
-        # Every other part is digits.
-        name = tuple(int(part) if index % 2 else part for index, part in enumerate(parts))
-        return self.rank, kind, name, self.number
-
-    def take(self, record: Record) -> bool:
-        """Adds a record that begins no earlier than the last one, if it overlaps no other.
-
-        Returns:
-            Whether the lane took the record.
-        """
-        ends = self.open_ends
-        while ends and ends[-1] <= record.start:
-            ends.pop()
-        # Only calls nest; concurrent commands of a device are shown side by side.
-        if ends and (record.category not in _CALLS or record.end > ends[-1]):
-            return False
-        ends.append(record.end)
-        return True
-
-
 class _Trace:
     def __init__(
         self,
@@ -197,8 +112,7 @@ class _Trace:
     ) -> None:
         self._topology = topology
         self._sips = sips
-        self._slices = _slices(in_order(records), dispatch_ps)
-        self._lanes = _spread(self._slices)
+        self._slices, self._lanes = laid_out(records, dispatch_ps)
         self._ranks = sorted({lane.rank for lane in self._lanes})
         self._link_pid = _pid(max(self._ranks, default=-1)) + 1
         tids = count(self._link_pid + 1)
@@ -229,7 +143,7 @@ class _Trace:
     def _sip(self, rank: int) -> int:
         return self._sips.get(rank, rank)
 
-    def _slice_events(self, slice_: _Slice) -> Iterator[str]:
+    def _slice_events(self, slice_: Slice) -> Iterator[str]:
         record, lane = slice_.record, slice_.lane
         assert lane is not None
         thread = f'"pid":{_pid(lane.rank)},"tid":{lane.tid},"ts":{_us(record.start)}'
@@ -287,54 +201,6 @@ class _Trace:
                     f'{{"ph":"C","name":{text},"pid":{self._link_pid},"tid":0,"ts":{_us(time)},'
                     f'"args":{{"GB/s":{_gb(rate)}}}}}'
                 )
-
-
-def _slices(entries: Sequence[Entry], dispatch_ps: int) -> list[_Slice]:
-    """Returns all slices of the trace, in the order of their events."""
-    slices: list[_Slice] = []
-    arrows = count(max((entry.arrow for entry in entries), default=0) + 1)
-    for entry in entries:
-        record = entry.record
-        slice_ = _Slice(record)
-        slices.append(slice_)
-        if entry.arrow:
-            ends = slice_.leaving if record.category == "send" else slice_.arriving
-            ends.append(_Arrow(entry.arrow, "message"))
-        if dispatch_ps and record.category not in _CALLS and not is_engine(record.track):
-            arrow = _Arrow(next(arrows), "ac2g")
-            slice_.arriving.append(arrow)
-            slices.append(_Slice(_launch(record, dispatch_ps), leaving=[arrow]))
-    slices.sort(key=_event_order)
-    return slices
-
-
-def _event_order(slice_: _Slice) -> tuple[int, bool, int]:
-    record = slice_.record
-    # The event that begins an arrow must precede the event that ends it, even at the same time. A
-    # call precedes the calls that it encloses; on a device, a command without duration precedes
-    # the command that follows it.
-    first = -record.end if record.category in _CALLS else record.end
-    return record.start, bool(slice_.arriving), first
-
-
-def _launch(record: Record, dispatch_ps: int) -> Record:
-    """Returns a record of the time that the host took to issue a command."""
-    start, end = host_interval(record, dispatch_ps)
-    return Record(record.name, "host", record.rank, _HOST_TRACK, end, start, end, record.site)
-
-
-def _spread(slices: Sequence[_Slice]) -> list[_Lane]:
-    """Gives each slice the first lane of its track that has room; returns the lanes in order."""
-    tracks: dict[tuple[int, str], list[_Lane]] = {}
-    for slice_ in slices:
-        record = slice_.record
-        lanes = tracks.setdefault((record.rank, record.track), [])
-        slice_.lane = next((lane for lane in lanes if lane.take(record)), None)
-        if slice_.lane is None:
-            slice_.lane = _Lane(record.rank, record.track, len(lanes))
-            slice_.lane.take(record)
-            lanes.append(slice_.lane)
-    return sorted((lane for lanes in tracks.values() for lane in lanes), key=_Lane.place)
 
 
 def _pid(rank: int) -> int:

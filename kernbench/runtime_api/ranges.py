@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from kernbench.errors import CallSite, KernbenchError, call_site, site_fact
 from kernbench.process.process import Process, RankLocal
+from kernbench.report.steps import STEP
 from kernbench.sim_engine.op_log import Record
 from kernbench.tensors.nodes import grad_state_of
 
@@ -38,6 +39,15 @@ class _Range(NamedTuple):
 
 
 _OPEN: Final[RankLocal[list[_Range]]] = RankLocal("open ranges", lambda _: [], outlives=True)
+
+
+_STEPS: Final[RankLocal[int]] = RankLocal("steps", lambda _: 0, outlives=True)
+
+
+def steps_of(process: Process) -> int:
+    """Returns how many steps of optimizers a process has ended."""
+    steps: int = process.locals.get(_STEPS, 0)
+    return steps
 
 
 def enter(process: Process, name: str, owner: object = None, detail: str | None = None) -> int:
@@ -99,6 +109,8 @@ def leave(process: Process, owner: object = None) -> int:
     log = process.engine.op_log
     while len(ranges) > depth:
         ended = ranges.pop()
+        if ended.name.startswith(STEP):
+            _STEPS.set(process, _STEPS.of(process) + 1)
         if log.full:
             args = {} if ended.detail is None else {"args": ended.detail}
             start, end = ended.start, process.host.clock

@@ -131,3 +131,13 @@ def test_a_page_that_cannot_be_written_hides_no_failure(
 def test_under_several_hash_seeds_the_first_run_writes_the_page(bench: RunSpec) -> None:
     assert run_bench(bench, Output(report=Path("page.html"), quiet=True), hash_seeds=2) == 0
     assert "answer" in read(Path("page.html").read_text(encoding="utf-8")).text
+
+
+def test_the_page_has_what_the_program_printed(
+    bench: RunSpec, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = Path(str(bench.bench))
+    file.write_text(file.read_text() + '    print("step <0>", end="")\n')
+    text = page(bench, 0)
+    assert "What the program printed\nstep <0>\n" in text
+    assert capsys.readouterr().out == "step <0>"

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from kernbench.cli.status_line import StatusLine
+from kernbench.process.process import current_process
 from kernbench.run_spec import RunSpec
+from kernbench.runtime_api import ranges
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.units import format_time
 
@@ -45,6 +47,23 @@ def test_a_line_tells_wall_and_simulated_time_and_the_rate() -> None:
         end = max(process.host.clock for process in ctx.processes)
     # Four ranks with ten commands each, in a second.
     assert line.text() == f"1 s, simulated {format_time(end)}, 40 commands/s"
+
+
+def test_steps_of_optimizers_are_counted_and_memory_is_shown_after_a_while() -> None:
+    clock = Clock()
+    line = StatusLine(clock)
+    with RuntimeContext(RunSpec(data=False), quiet=True) as ctx:
+        line.context = ctx
+
+        def worker(rank: int) -> None:
+            for name in ("Optimizer.step#SGD.step", "forward", "Optimizer.step#SGD.step"):
+                ranges.enter(current_process(), name)
+                ranges.leave(current_process())
+
+        ctx.multiprocessing.spawn(worker, nprocs=2)
+        assert line.text() == "0 s, simulated 0 ps, 0 commands/s, optimizer steps 2"
+        clock.now += 3
+        assert "optimizer steps 2, memory " in line.text()
 
 
 @pytest.mark.parametrize(("alike", "left"), [(True, ", about 6 s left"), (False, "")])

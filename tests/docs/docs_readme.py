@@ -1,9 +1,10 @@
-"""Runs the blocks of the README and of the documents beside it, and finds what they print.
+"""Runs the blocks of the documents, and finds what they print.
 
-`python tests/docs/docs_readme.py` writes the outputs into the documents anew.
+`python tests/docs/docs_readme.py` writes the outputs into the documents anew; those of the README,
+whose programs are PyTorch's, where it is installed.
 
 Blocks under one heading share a folder, which also has the files of the headings before, and those
-of the README. A block whose first line is a comment with a file name is
+of `own_torch.md`. A block whose first line is a comment with a file name is
 written to that file. Every `python` block is also executed, in a fresh namespace; a `py` block is
 only written. The commands of a
 `console` block follow `$ `, and their output follows them; a `text` block is the output of the
@@ -12,6 +13,7 @@ only written. The commands of a
 
 import contextlib
 import importlib.metadata
+import importlib.util
 import io
 import os
 import re
@@ -27,12 +29,13 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 README: Final = ROOT / "README.md"
+OWN: Final = ROOT / "docs" / "own_torch.md"
 TUTORIAL: Final = ROOT / "docs" / "tutorial.md"
 LONG: Final = ROOT / "docs" / "long_sequences.md"
 TESTING: Final = ROOT / "docs" / "testing.md"
 SWEEPS: Final = ROOT / "docs" / "sweeps.md"
-WITH_BLOCKS: Final = (README, TUTORIAL, LONG, SWEEPS, TESTING)
-"""Documents whose blocks are run."""
+WITH_BLOCKS: Final = (OWN, TUTORIAL, LONG, SWEEPS, TESTING)
+"""Documents whose blocks are run here; those of the README run programs of PyTorch."""
 WITH_TIMES: Final = (README,)
 """Documents with rows of simulated times beside measured ones."""
 RUN: Final = frozenset({"py", "python", "yaml", "console", "text"})
@@ -77,13 +80,11 @@ def tutorial(text: str) -> dict[str, list[Fence]]:
 
 
 def files_before(document: Path) -> list[Fence]:
-    """Returns the blocks whose files a document's steps find from the beginning: the README's."""
-    if document == README:
+    """Returns the blocks whose files a document's steps find from the beginning."""
+    if document == OWN:
         return []
     return [
-        fence
-        for blocks in tutorial(README.read_text(encoding="utf-8")).values()
-        for fence in blocks
+        fence for blocks in tutorial(OWN.read_text(encoding="utf-8")).values() for fence in blocks
     ]
 
 
@@ -265,7 +266,7 @@ def with_accuracy(text: str) -> str:
 
 
 def with_evaluations(text: str) -> str:
-    """Returns the README with the rows of Megatron-Bridge's table as they are simulated now."""
+    """Returns a page with the rows of Megatron-Bridge's table as they are simulated now."""
     start = text.index("| GPUs, tokens, layers, TP, PP |")
     start = text.index("\n|---", start) + 1
     start = text.index("\n", start) + 1
@@ -286,6 +287,45 @@ def _evaluations() -> Iterator[str]:
             sizes = f"{row.gpus}, {row.sequence}, {row.layers}, {row.tp}, {row.pp}"
             ratios = f"{published:.2f} | {measured:.2f} | {measured / published - 1:+.0%}"
             yield f"| {sizes} | {ratios} | {same:.2f} | {row.note} |\n"
+
+
+def programs(text: str) -> dict[str, list[str]]:
+    """Returns the lines that a page shows of each program of PyTorch, by its command."""
+    shown: dict[str, list[str]] = {}
+    for fence in fences(text):
+        command = ""
+        for line in fence.content.splitlines():
+            if line.startswith("$ kernbench torchrun "):
+                command = line[2:]
+                shown[command] = []
+            elif command:
+                shown[command].append(line)
+    return shown
+
+
+def printed_by(command: str) -> list[str]:
+    """Returns the lines that a command prints, in the folder of the checkout."""
+    words = shlex.split(command)[1:]
+    done = subprocess.run(
+        [sys.executable, "-m", "kernbench", *words],
+        capture_output=True,
+        check=True,
+        text=True,
+        cwd=ROOT,
+    )
+    return done.stdout.splitlines()
+
+
+def with_programs(text: str) -> str:
+    """Returns a page whose programs of PyTorch print what they print now."""
+    for command, lines in programs(text).items():
+        if "softmax.py" in command and importlib.util.find_spec("triton") is None:
+            continue
+        now = {tuple(line.split()[:2]): line for line in printed_by(command)}
+        fresh = [now[tuple(line.split()[:2])] for line in lines]
+        before = "\n".join([f"$ {command}", *lines])
+        text = text.replace(before, "\n".join([f"$ {command}", *fresh]))
+    return text
 
 
 def with_outputs(text: str, before: list[Fence] | None = None) -> str:
@@ -311,7 +351,9 @@ def main() -> None:
     for document in WITH_TIMES:
         text = with_accuracy(document.read_text(encoding="utf-8"))
         document.write_text(text, encoding="utf-8")
-    README.write_text(with_evaluations(README.read_text(encoding="utf-8")), encoding="utf-8")
+    if importlib.util.find_spec("torch") is not None:
+        README.write_text(with_programs(README.read_text(encoding="utf-8")), encoding="utf-8")
+    LONG.write_text(with_evaluations(LONG.read_text(encoding="utf-8")), encoding="utf-8")
     for document in WITH_BLOCKS:
         text = with_outputs(document.read_text(encoding="utf-8"), files_before(document))
         document.write_text(text, encoding="utf-8")

@@ -35,7 +35,9 @@ def test_there_is_no_section_that_files_do_not_have() -> None:
     assert set(docs_machines.USERS) == set(SECTIONS)
 
 
-@pytest.mark.parametrize("page", [docs_machines.PAGE, docs_readme.README], ids=["docs", "README"])
+@pytest.mark.parametrize(
+    "page", [docs_machines.PAGE, docs_readme.OWN], ids=["machines", "own_torch"]
+)
 def test_the_shortest_file_is_what_new_machine_writes(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert f"```yaml\n{MINIMAL.format(name='mine')}```\n" in text

@@ -19,6 +19,7 @@ from kernbench.pages.page import (
     Cell,
     Code,
     Facts,
+    Figure,
     Fold,
     Line,
     Lines,
@@ -29,6 +30,7 @@ from kernbench.pages.page import (
     Strip,
     Strips,
     Table,
+    Verdict,
     number_cell,
     time_cell,
 )
@@ -56,6 +58,7 @@ def every_part(text: str) -> list[Part]:
         Strips(text, 0, 10, 100, "%", [Strip(text, [0, 500], text)]),
         Lines(text, text, [Line(text, [(1, 1.0), (2, 3.0)], 0)]),
         Fold(text, [Note(text)]),
+        Verdict(text, [Figure(text, text, text)]),
     ]
 
 
@@ -184,7 +187,7 @@ def test_the_page_of_a_long_run_of_many_ranks_is_bounded() -> None:
     for said in (
         "first 12000 records of 12077",
         "of 1024 ranks are shown",
-        "of 1024 links are shown",
+        "Busy for less than 0.5 % of the time, 1024: ",
         "of 1024 devices are shown",
         "of 501 ranges are shown",
     ):

@@ -11,12 +11,12 @@ from page_reader import parts, read, section_titles
 from kernbench.errors import UsageError
 from kernbench.pages import Page, Run, of_run, write_run_page
 from kernbench.pages.html import page_html
-from kernbench.pages.page import Bars, Code, Facts, Note, Strips, Table
+from kernbench.pages.page import Bars, Code, Facts, Note, Strips, Table, Verdict
 from kernbench.report import as_json, breakdown
 from kernbench.report.nccl_table import Header, Measurement, busbw_factor, timing
 from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.sim_engine.op_log import OpLog
+from kernbench.sim_engine.op_log import OpLog, Record
 from kernbench.topology import load_topology
 
 PROGRAM = """
@@ -37,6 +37,8 @@ def run(ctx):
 """
 
 SECTIONS = [
+    "Verdict",
+    "Timeline",
     "Results",
     "Bus bandwidth",
     "What bounds the run",
@@ -180,7 +182,7 @@ def test_what_the_log_dropped_is_said(ran: RuntimeContext) -> None:
     for change in ran.engine.op_log.memory * 9:
         log.add_memory(change.sip, abs(change.nbytes))
     page = of_run(left_by(ran, op_log=log))
-    note = parts(page, Note, "What bounds the run")[0]
+    note = parts(page, Note, "Verdict")[0]
     total = len(ran.engine.op_log.records)
     assert f"counts the first 20 records of {total}; --trace-limit 0 counts all" in note.text
     assert parts(page, Note, "Memory over time")[-1].text == (
@@ -246,3 +248,39 @@ def test_values_under_the_mouse_belong_to_the_picture(ran: RuntimeContext) -> No
             heights += [now] * (int(place) - at)
             at, now = int(place), 1000 - int(height or 1000)
         assert heights == values
+
+
+def test_what_the_program_printed_and_what_kernbench_noted_are_apart(ran: RuntimeContext) -> None:
+    noted = {"pytorch": {"numbers": "CPU"}}
+    document = {**left_by(ran).document, "results": [noted, {"loss": 0.25}]}
+    run = left_by(ran, document=document, prints="step 0\n/home/me/x.py\n", printed=99)
+    page = of_run(run)
+    (printed,) = parts(page, Code, "What the program printed")
+    assert printed.text == "step 0\nx.py"
+    (cut,) = parts(page, Note, "What the program printed")
+    assert cut.text == "The first 21 of 99 characters are shown."
+    (results,) = parts(page, Facts, "Results")
+    assert [name for name, _ in results.rows] == ["loss"]
+    (internals,) = parts(page, Facts, "What else is known of the run")
+    assert [name for name, _ in internals.rows] == ["pytorch.numbers"]
+
+
+def test_the_verdict_says_the_time_the_bound_and_the_gain() -> None:
+    # A host of 9 us a command and kernels of 1 us: of 20 us, 18 us are the host's.
+    log = OpLog("full")
+    for number in range(2):
+        end = 10_000_000 * (number + 1)
+        log.add(
+            Record("k", "compute", 0, "stream 0", end - 1_000_000, end - 1_000_000, end,
+                   dispatch=9_000_000)
+        )  # fmt: skip
+        log.add(Record("Optimizer.step#SGD.step", "range", 0, "host", end, 0, end))
+    page = of_run(Run(document={}, op_log=log, topology=load_topology("sip8").topology_obj))
+    (verdict,) = parts(page, Verdict)
+    assert verdict.sentence.startswith("Host-bound: the device idles 90% of the time")
+    assert [(figure.label, figure.value) for figure in verdict.figures] == [
+        ("Step time", "10 us"),
+        ("Most time goes to", "90%"),
+        ("Largest thing to gain", "at most 90%"),
+    ]
+    assert verdict.figures[2].said == "18 us with hosts that issue in time"

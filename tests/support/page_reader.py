@@ -75,7 +75,7 @@ def read(html: str) -> Reader:
     assert set(reader.links) <= set(reader.ids)
     assert len(reader.ids) == len(set(reader.ids))
     assert not re.search(
-        r"https?:|//|@import|url\(|<base", re.sub(r"^// .*$", "", html, flags=re.M)
+        r"https?:|//|@import|url\(|<base", re.sub(r"^ *// .*$", "", html, flags=re.M)
     )
     return reader
 
