@@ -32,7 +32,7 @@ def check(
 
     \f
     Args:
-        files: The files.
+        files: Each may be of another library.
         slots: Places of each connection; None for as many as a file's protocol has.
         json: Gets all as JSON; None for no file.
         verbose: Whether to name waits that order nothing new.

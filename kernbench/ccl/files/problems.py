@@ -25,7 +25,7 @@ class Problems:
 
     Args:
         path: The file.
-        text: Its text.
+        text: What is in it, for the lines that reports show.
     """
 
     def __init__(self, path: str, text: str) -> None:

@@ -62,8 +62,9 @@ def _check_counts(
             return  # those after it need not be wrong by themselves
 
 
-def _check_offsets(file: Blocks, block: Block, number: int, step: Step, problems: Problems) -> None:
-    extents = Memory.extents(file, block.rank)
+def _check_offsets(
+    extents: dict[str, int], block: Block, number: int, step: Step, problems: Problems
+) -> None:
     for used, (buffer, first) in ((step.kind.reads, step.source), (step.kind.stores, step.target)):
         last = first + step.count - 1
         if used and last >= extents[buffer]:
