@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from kernbench import __version__
-from kernbench.cli import sweep_options, torchrun_options
+from kernbench.cli import collective_app, sweep_options, torchrun_options
 from kernbench.cli.comparing import compare
 from kernbench.cli.option_table import outputs_of
 from kernbench.cli.output import Output
@@ -292,3 +292,4 @@ def show_machine_(
 app.command()(compare)
 app.command()(validate)
 app.command("test")(run_tests)
+app.add_typer(collective_app.app, name="collective")

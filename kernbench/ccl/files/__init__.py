@@ -1,0 +1,1 @@
+"""Collective algorithms from files: read, proved, lowered to plans, written, and drawn."""

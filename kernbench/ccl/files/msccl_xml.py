@@ -1,0 +1,364 @@
+"""Reads MSCCL's XML, as msccl-tools, TACCL and TE-CCL write it and RCCL reads it.
+
+Every attribute keeps its line and column. The text is read in one pass of expat, which expands no
+entity here: a file that declares one is refused.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+from xml.parsers import expat
+
+from kernbench.ccl.files.blocks import (
+    KINDS,
+    NOBODY,
+    Block,
+    Blocks,
+    Event,
+    Extents,
+    Mode,
+    Place,
+    Step,
+)
+from kernbench.ccl.files.problems import Mark, Problems
+from kernbench.ccl.files.structure import check_structure
+from kernbench.config.problems import short
+
+_OPERATIONS: Final = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "reduce_scatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+}
+NAMES: Final = {
+    "all_reduce": "allreduce",
+    "all_gather": "allgather",
+    "reduce_scatter": "reducescatter",
+    "all_to_all": "alltoall",
+}
+"""The file's name of each operation."""
+
+_PROTOCOLS: Final = ("Simple", "LL", "LL128")
+
+_NEEDED: Final = {
+    "algo": ("name", "proto", "nchunksperloop", "ngpus", "coll"),
+    "gpu": ("id", "i_chunks", "o_chunks", "s_chunks"),
+    "tb": ("id", "send", "recv", "chan"),
+    "step": ("s", "type", "srcbuf", "srcoff", "dstbuf", "dstoff", "cnt"),
+    "copy": (),
+}
+_OPTIONAL: Final = {
+    "algo": (
+        *("nchannels", "inplace", "outofplace", "minBytes", "maxBytes", "redop", "nthreadblocks"),
+        "maxcount",
+    ),
+    "gpu": (),
+    "tb": (),
+    "step": ("depid", "deps", "hasdep"),
+    "copy": ("i_off", "o_off"),
+}
+_INSIDE: Final = {
+    "algo": ("",),
+    "gpu": ("algo",),
+    "tb": ("gpu",),
+    "step": ("tb",),
+    "copy": ("gpu", "tb"),
+}
+
+_LIMITS: Final = (
+    ("blocks of a rank", 64),
+    ("steps of a block", 64),
+    ("blocks of a channel", 32),
+    ("chunks of a step", 71),
+)
+"""What RCCL's kernel has room for (`msccl_struct.h` of 0cbce2a7)."""
+
+
+@dataclass(slots=True)
+class _Element:
+    tag: str
+    mark: Mark
+    given: dict[str, str]
+    inside: list["_Element"] = field(default_factory=list)
+
+
+class _Tree:
+    """The elements of a text, each with its place."""
+
+    def __init__(self, problems: Problems) -> None:
+        self._problems = problems
+        self._parser = parser = expat.ParserCreate()
+        parser.StartElementHandler = self._start
+        parser.EndElementHandler = self._end
+        parser.StartDoctypeDeclHandler = self._doctype
+        self._open: list[_Element] = []
+        self.root: _Element | None = None
+
+    def read(self, text: str) -> _Element:
+        try:
+            self._parser.Parse(text, True)
+        except expat.ExpatError as error:
+            mark = Mark(error.lineno, error.offset + 1)
+            self._problems.stop(mark, "F10", f"expected XML; {expat.ErrorString(error.code)}")
+        assert self.root is not None
+        return self.root
+
+    def _mark(self) -> Mark:
+        return Mark(self._parser.CurrentLineNumber, self._parser.CurrentColumnNumber + 1)
+
+    def _doctype(self, *_: object) -> None:
+        text = "expected no document type: entities are not read"
+        self._problems.stop(self._mark(), "F13", text, "remove the declaration")
+
+    def _start(self, tag: str, given: dict[str, str]) -> None:
+        element = _Element(tag, self._mark(), given)
+        parent = self._open[-1].tag if self._open else ""
+        if tag not in _NEEDED:
+            self._problems.unknown(element.mark, "", tag, _NEEDED, "an element")
+        elif parent not in _INSIDE[tag] and parent in {"", *_NEEDED}:
+            text = (
+                f"expected <{tag}> inside <{_INSIDE[tag][0]}>"
+                if _INSIDE[tag][0]
+                else (f"expected <{tag}> outermost")
+            )
+            self._problems.add(element.mark, "F1", "", text)
+        else:
+            self._names(element)
+        if self._open:
+            self._open[-1].inside.append(element)
+        else:
+            self.root = element
+        self._open.append(element)
+
+    def _end(self, _tag: str) -> None:
+        self._open.pop()
+
+    def _names(self, element: _Element) -> None:
+        tag, given = element.tag, element.given
+        needed = _NEEDED[tag]
+        for name in needed:
+            if name not in given:
+                self._problems.add(element.mark, "F1", f"<{tag}>", f"expected an attribute {name}")
+        if len(given) > len(needed):
+            known = (*needed, *_OPTIONAL[tag])
+            for name in given:
+                if name not in known:
+                    self._problems.unknown(element.mark, f"<{tag}>", name, known, "an attribute")
+
+
+class _Reader:
+    def __init__(self, path: str, text: str) -> None:
+        self.problems = Problems(path, text)
+        self.root = _Tree(self.problems).read(text)
+        self.problems.check()
+
+    def number(
+        self, element: _Element, name: str, where: str, least: int = 0, default: int = 0
+    ) -> int:
+        """Returns a number; `least` if there is none, which is a problem."""
+        text = element.given.get(name)
+        if text is None:
+            return default
+        try:
+            number = int(text) if len(text) < 20 else None
+        except ValueError:
+            number = None
+        if number is None or number < least:
+            code = "F2" if number is None else "F3"
+            expected = f"expected a number from {least} on; got {short(text)!r}"
+            self.problems.add(element.mark, code, f"{where} {name}".strip(), expected)
+            return least
+        return number
+
+    def read(self) -> Blocks:
+        problems, root = self.problems, self.root
+        given = root.given
+        operation = _OPERATIONS.get(given["coll"], "")
+        if not operation:
+            problems.unknown(root.mark, "coll", given["coll"], _OPERATIONS, "one")
+        if given["proto"] not in _PROTOCOLS:
+            problems.unknown(root.mark, "proto", given["proto"], _PROTOCOLS, "one")
+        ranks = self.number(root, "ngpus", "", 1)
+        chunks = self.number(root, "nchunksperloop", "", 1)
+        if operation not in {"", "all_reduce"} and chunks % ranks:
+            text = f"expected a multiple of the {ranks} ranks; got {chunks}"
+            problems.add(root.mark, "F12", "nchunksperloop", text)
+        least = self.number(root, "minBytes", "")
+        most = self.number(root, "maxBytes", "", default=1 << 62)
+        gpus = [one for one in root.inside if one.tag == "gpu"]
+        notes = self._notes(gpus)
+        self._ids(gpus, root, ranks)
+        problems.check()
+        blocks, extents = [], []
+        for rank, gpu in enumerate(gpus):
+            where = f"rank {rank}"
+            extents.append(Extents(*(self.number(gpu, f"{b}_chunks", where) for b in "ios")))
+            blocks.append(self._blocks(rank, gpu, ranks))
+        problems.check()
+        file = Blocks(
+            problems.path,
+            given["name"],
+            operation,
+            ranks,
+            chunks,
+            self._modes(),
+            (least, most),
+            given["proto"],
+            tuple(extents),
+            tuple(blocks),
+            tuple(notes),
+        )
+        check_structure(file, problems)
+        problems.check()
+        return file
+
+    def _modes(self) -> tuple[Mode, ...]:
+        inside = self.number(self.root, "inplace", "") > 0
+        outside = self.number(self.root, "outofplace", "", default=int(not inside)) > 0
+        if not (inside or outside):
+            text = "expected inplace or outofplace to be 1"
+            self.problems.add(self.root.mark, "F12", "<algo>", text)
+        found: list[Mode] = ["in place"] if inside else []
+        return (*found, "out of place") if outside else tuple(found)
+
+    def _notes(self, gpus: list[_Element]) -> list[str]:
+        inside = [each for gpu in gpus for each in gpu.inside]
+        copies = sum(each.tag == "copy" for each in inside)
+        copies += sum(each.tag == "copy" for tb in inside for each in tb.inside)
+        notes = [f"{copies} <copy> elements are passed over, as RCCL does"] if copies else []
+        tbs = [tb for tb in inside if tb.tag == "tb"]
+        channels: dict[tuple[int, str], int] = {}
+        for rank, gpu in enumerate(gpus):
+            for tb in gpu.inside:
+                key = rank, tb.given.get("chan", "")
+                channels[key] = channels.get(key, 0) + 1
+        steps = [step for tb in tbs for step in tb.inside]
+        most = (
+            max((sum(each.tag == "tb" for each in gpu.inside) for gpu in gpus), default=0),
+            max((len(tb.inside) for tb in tbs), default=0),
+            max(channels.values(), default=0),
+            max((int(cnt) for one in steps if (cnt := one.given["cnt"]).isdecimal()), default=0),
+        )
+        for (what, limit), number in zip(_LIMITS, most, strict=True):
+            if number > limit:
+                notes.append(f"RCCL has room for {limit} {what}; the file has {number}")
+        return notes
+
+    def _ids(self, gpus: list[_Element], root: _Element, ranks: int) -> None:
+        ids = [self.number(gpu, "id", "<gpu>") for gpu in gpus]
+        for rank, (gpu, number) in enumerate(zip(gpus, ids, strict=True)):
+            if number != rank:
+                text = f"expected ranks in order, here {rank}; got {number}"
+                self.problems.add(gpu.mark, "F12", "<gpu> id", text)
+        if len(gpus) != ranks:
+            text = f"expected as many <gpu> as ngpus, {ranks}; got {len(gpus)}"
+            self.problems.add(root.mark, "F12", "<algo>", text)
+
+    def _blocks(self, rank: int, gpu: _Element, ranks: int) -> tuple[Block, ...]:
+        tbs = [each for each in gpu.inside if each.tag == "tb"]
+        numbers = [self.number(tb, "id", f"rank {rank} <tb>") for tb in tbs]
+        place = {number: index for index, number in enumerate(numbers)}
+        if len(place) < len(tbs):
+            seen: set[int] = set()
+            for tb, number in zip(tbs, numbers, strict=True):
+                if number in seen:
+                    text = f"block {number} stands twice"
+                    self.problems.add(tb.mark, "F6", f"rank {rank}", text)
+                seen.add(number)
+            return ()
+        publishers = [
+            [s for s, one in enumerate(tb.inside) if one.given.get("hasdep") == "1"] for tb in tbs
+        ]
+        found = []
+        for index, (tb, number) in enumerate(zip(tbs, numbers, strict=True)):
+            where = f"rank {rank} block {number}"
+            peers = []
+            for name in ("send", "recv"):
+                peer = self.number(tb, name, where, NOBODY)
+                if peer >= ranks or peer == rank:
+                    text = f"expected another rank up to {ranks - 1}, or -1; got {peer}"
+                    self.problems.add(tb.mark, "F4", f"{where} {name}", text)
+                peers.append(peer)
+            steps = tuple(
+                self._step(one, f"{where} step {s}", s, place, publishers, index)
+                for s, one in enumerate(each for each in tb.inside if each.tag == "step")
+            )
+            channel = self.number(tb, "chan", where)
+            found.append(Block(rank, number, peers[0], peers[1], channel, steps, tb.mark.line))
+        return tuple(found)
+
+    def _step(
+        self,
+        element: _Element,
+        where: str,
+        number: int,
+        place: dict[int, int],
+        publishers: list[list[int]],
+        own: int,
+    ) -> Step:
+        given, problems, mark = element.given, self.problems, element.mark
+        if self.number(element, "s", where) != number:
+            text = f"expected steps in order, here {number}; got {short(given['s'])}"
+            problems.add(mark, "F12", where, text)
+        name = given["type"]
+        if name not in KINDS:
+            problems.unknown(mark, f"{where} type", name, KINDS, "one")
+            name = "nop"
+        kind = KINDS[name]
+        places: list[Any] = []
+        for end, used in (("src", kind.reads), ("dst", kind.stores)):
+            buffer = given[f"{end}buf"]
+            if buffer not in {"i", "o", "s"} and used:
+                problems.unknown(mark, f"{where} {end}buf", buffer, "ios", "one")
+                buffer = "i"
+            least = 0 if used else -1
+            places.append(Place(buffer, self.number(element, f"{end}off", where, least)))  # type: ignore[arg-type]
+        count = self.number(element, "cnt", where, 0 if name == "nop" else 1)
+        after: tuple[Event, ...] = ()
+        block = self.number(element, "depid", where, NOBODY, NOBODY)
+        if block != NOBODY:
+            step = self.number(element, "deps", where, NOBODY, NOBODY)
+            after = self._after(mark, where, block, step, place, publishers, own)
+        publishes = given.get("hasdep") == "1"
+        return Step(name, places[0], places[1], count, after, publishes, mark.line, mark.column)
+
+    def _after(
+        self,
+        mark: Mark,
+        where: str,
+        block: int,
+        step: int,
+        place: dict[int, int],
+        publishers: list[list[int]],
+        own: int,
+    ) -> tuple[Event, ...]:
+        """Returns the step that ends a wait: the first published one from `step` on."""
+        index = place.get(block)
+        if index is None:
+            text = f"expected a block of the same rank; there is no block {block}"
+            self.problems.add(mark, "F7", f"{where} depid", text)
+            return ()
+        found = next((s for s in publishers[index] if s >= step), None)
+        if found is None:
+            text = f"expected a step that sets hasdep=1; block {block} has none from {step} on"
+            hint = "the wait never ends: set hasdep on the step, or remove depid"
+            self.problems.add(mark, "F12", f"{where} deps", text, hint)
+            return ()
+        if index == own:
+            text = "expected another block; a block's steps are in order as they are"
+            self.problems.add(mark, "F12", f"{where} depid", text)
+            return ()
+        return (Event(index, found),)
+
+
+def read(path: str, text: str) -> Blocks:
+    """Returns the collective of an XML text.
+
+    Args:
+        path: The file, for places in reports.
+        text: What is in it.
+
+    Raises:
+        ConfigError: Everything that is wrong with it.
+    """
+    return _Reader(path, text).read()

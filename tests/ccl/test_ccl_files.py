@@ -1,0 +1,266 @@
+"""Collectives from files: what is proved, what is told, and what random schedules say of both."""
+
+import random
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import ccl_files
+import pytest
+from ccl_files import FILES, WrongEndError, Xml, run_once
+
+from kernbench.ccl.files import msccl_xml
+from kernbench.ccl.files.blocks import KINDS, Blocks
+from kernbench.ccl.files.load import load
+from kernbench.ccl.files.prove import Verdict, prove
+from kernbench.config.problems import ConfigError
+from kernbench.errors import UnsupportedError
+
+
+def blocks_of(xml: Xml) -> Blocks:
+    return msccl_xml.read("a.xml", xml.text)
+
+
+def verdict_of(xml: Xml, slots: int | None = None) -> Verdict:
+    return prove(blocks_of(xml), slots)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_right_files_are_proved(name: str) -> None:
+    found = verdict_of(FILES[name]())
+    assert found.findings == ()
+    # Round a ring all send at once, and the next step sends before anybody has a free place.
+    assert found.least == (2 if name.startswith(("ring", "two", "gather", "scatter")) else 1)
+
+
+def test_the_report_counts_what_was_proved() -> None:
+    found = verdict_of(ccl_files.ring_all_reduce(4))
+    # A rank has 1 send, 2 rrs, 1 rrcs, 2 rcs and 1 receive; each but the last sends a chunk.
+    assert (found.steps, found.chunks) == (4 * 7, 4 * 6)
+    # Reads of s, rrs, rrcs; writes of rrcs, rcs, r.
+    assert found.accesses == 4 * ((1 + 2 + 1) + (1 + 2 + 1))
+
+
+def test_a_chunk_that_two_blocks_write_in_any_order_is_a_race() -> None:
+    xml = ccl_files.tree_all_reduce(3)
+    step = xml.gpus[0][1][0]  # the second child's sum, which waits for the first's
+    step.set("depid", "-1")
+    (found,) = [f for f in verdict_of(xml).findings if f.kind == "race"][:1]
+    assert "rank 0 block 1 step 0 (rrc i[0] -> i[0])" in found.text
+    assert "rank 0 block 0 step 0" in found.text
+
+
+def test_a_sum_that_misses_a_rank_is_told() -> None:
+    xml = ccl_files.ring_all_reduce(3)
+    xml.gpus[1][0][1].set("srcoff", "1")  # rank 1 adds chunk 1 in place of chunk 0
+    first = next(f for f in verdict_of(xml).findings if f.kind == "result")
+    assert first.text == (
+        "a.xml: rank 0 ends with a wrong o[0]: misses rank 1's chunk 0; has rank 1's chunk 1 "
+        "[in place]"
+    )
+
+
+def two_sends_first(ranks: int = 2) -> Xml:
+    """Each rank sends two chunks before it receives: fine with two places, not with one."""
+    xml = Xml("allgather", ranks, 2 * ranks)
+    for rank in range(ranks):
+        block = xml.block(rank, (rank + 1) % ranks, (rank - 1) % ranks)
+        for chunk in range(2):
+            xml.step(block, "s", ("i", chunk))
+        for chunk in range(2):
+            xml.step(block, "r", ("i", 0), ("o", 2 * ((rank - 1) % ranks) + chunk))
+    return xml
+
+
+def test_too_few_slots_are_a_deadlock_with_its_cycle() -> None:
+    assert verdict_of(two_sends_first(), 2).proved
+    found = verdict_of(two_sends_first(), 1)
+    assert found.least == 2
+    (finding,) = found.findings
+    lines = finding.text.splitlines()
+    assert lines[0] == "2 blocks wait for ever with 1 slots a connection"
+    assert lines[1].endswith("rank 0 block 0 step 1 (s i[1])")
+    assert lines[2].endswith("rank 1 block 0 step 1 (s i[1])")
+    assert lines[3].strip() == "they end with 2 slots"
+
+
+def test_blocks_that_wait_for_each_other_never_end() -> None:
+    xml = ccl_files.all_pairs_all_to_all(2)
+    first, second = xml.gpus[0]
+    second[1].set("hasdep", "1")
+    first[0].set("hasdep", "1")
+    first[0].attrib.update(depid="1", deps="1")
+    second[0].attrib.update(depid="0", deps="0")
+    found = verdict_of(xml)
+    assert [f.kind for f in found.findings] == ["deadlock"]
+    assert found.least == 0
+
+
+def test_data_that_nobody_receives_are_told() -> None:
+    xml = ccl_files.ring_all_gather(2)
+    xml.step(xml.gpus[0][0], "s", ("o", 0))
+    assert [f.kind for f in verdict_of(xml).findings] == ["left"]
+
+
+def test_waits_that_order_nothing_new_are_named() -> None:
+    xml = ccl_files.all_pairs_all_reduce(2)
+    adder = xml.gpus[0][1]
+    xml.step(adder, "nop", after=(xml.gpus[0][0], 1))  # the sum before waited for it already
+    found = verdict_of(xml)
+    assert found.proved
+    assert [where.split(": ")[1] for where in found.idle] == ["rank 0 block 1 step 1 (nop)"]
+
+
+WRONG = {
+    "no xml": ("<algo", "expected XML"),
+    "an entity": ('<!DOCTYPE a [<!ENTITY b "c">]><algo/>', "expected no document type"),
+    "another element": ("<alg/>", "did you mean `algo`?"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_no_file_of_a_collective_is_told(case: str) -> None:
+    text, told = WRONG[case]
+    with pytest.raises(ConfigError) as caught:
+        msccl_xml.read("a.xml", text)
+    assert told in str(caught.value)
+
+
+CHANGES = {
+    "unknown type": ((1, 0, 0), {"type": "rrx"}, "rank 1 block 0 step 0 type: expected one of nop"),
+    "unknown buffer": ((1, 0, 0), {"srcbuf": "x"}, "expected one of i, o, s; got 'x'"),
+    "no number": ((1, 0, 0), {"srcoff": "one"}, "expected a number from 0 on; got 'one'"),
+    "offset": ((1, 0, 0), {"srcoff": "4"}, "expected chunks of i up to 3; got 4"),
+    "count": ((1, 0, 0), {"cnt": "2", "srcoff": "3"}, "expected chunks of i up to 3; got 4"),
+    "counts differ": ((1, 0, 0), {"cnt": "2", "srcoff": "1"}, "receives 1 chunks; line"),
+    "step order": ((1, 0, 0), {"s": "1"}, "expected steps in order, here 0; got 1"),
+    "no such block": ((1, 0, 0), {"depid": "7"}, "there is no block 7"),
+    "peer": ((1, 0), {"send": "4"}, "expected another rank up to 3, or -1; got 4"),
+    "itself": ((1, 0), {"send": "1"}, "expected another rank up to 3, or -1; got 1"),
+    "one end": ((1, 0), {"chan": "3"}, "nobody sends on rank 0 -> rank 1, channel 3"),
+    "rank": ((1,), {"id": "2"}, "expected ranks in order, here 1; got 2"),
+    "typo": ((1, 0), {"chann": "0"}, "did you mean `chan`?"),
+    "operation": ((), {"coll": "allreduc"}, "did you mean `allreduce`?"),
+    "mode": ((), {"inplace": "0"}, "expected inplace or outofplace to be 1"),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_wrong_values_are_told_with_their_places(case: str) -> None:
+    place, given, told = CHANGES[case]
+    xml = ccl_files.ring_all_reduce(4)
+    element = xml.root
+    for index in place:
+        element = element[index]
+    element.attrib.update(given)
+    with pytest.raises(ConfigError) as caught:
+        blocks_of(xml)
+    assert told in str(caught.value)
+    assert all(problem.where.startswith("a.xml:") for problem in caught.value.problems)
+
+
+def test_all_problems_of_a_file_are_told_at_once() -> None:
+    xml = ccl_files.ring_all_reduce(4)
+    xml.gpus[0][0][0].set("type", "x")
+    xml.gpus[2][0].set("send", "9")
+    with pytest.raises(ConfigError) as caught:
+        blocks_of(xml)
+    assert [problem.where for problem in caught.value.problems] == ["a.xml:4:7", "a.xml:25:5"]
+
+
+def test_two_blocks_at_one_end_are_told() -> None:
+    xml = ccl_files.ring_all_reduce(2, 2)
+    for gpu in xml.gpus:
+        gpu[1].set("chan", "0")
+    with pytest.raises(ConfigError, match="block 0 is at this end of rank 0 -> rank 1, channel 0"):
+        blocks_of(xml)
+
+
+def test_a_wait_for_a_step_that_nobody_publishes_is_told() -> None:
+    xml = ccl_files.all_pairs_all_reduce(2)
+    for step in xml.gpus[0][0]:
+        step.set("hasdep", "0")
+    with pytest.raises(ConfigError, match="block 0 has none from 1 on"):
+        blocks_of(xml)
+
+
+def test_limits_of_a_library_are_notes() -> None:
+    xml = ccl_files.ring_all_reduce(40)
+    notes = blocks_of(xml).notes
+    assert notes == ("RCCL has room for 64 steps of a block; the file has 79",)
+
+
+def test_plans_of_other_libraries_are_refused_by_name(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text('{"name": "x"}')
+    with pytest.raises(UnsupportedError, match="execution plans of MSCCL"):
+        load(file)
+
+
+# Mutants
+
+
+def mutated(root: ET.Element, rng: random.Random) -> None:
+    """Changes an offset, a type, an order, a peer, a channel or a wait, or drops a step."""
+    gpu = rng.choice([each for each in root if len(each)])
+    tb = rng.choice([each for each in gpu if len(each)])
+    at = rng.randrange(len(tb))
+    step, what = tb[at], rng.choice(["offset", "type", "drop", "swap", "peer", "chan", "wait"])
+    if what == "offset":
+        name = rng.choice(["srcoff", "dstoff"])
+        step.set(name, str(int(step.attrib[name]) + rng.choice([-1, 1])))
+    elif what == "type":
+        step.set("type", rng.choice([k for k in KINDS if k != step.get("type")]))
+    elif what == "drop":
+        tb.remove(step)
+    elif what == "swap" and at:
+        other = tb[at - 1]
+        step.attrib, other.attrib = other.attrib, step.attrib
+    elif what == "peer":
+        tb.set(rng.choice(["send", "recv"]), str(rng.randrange(len(root))))
+    elif what == "chan":
+        tb.set("chan", "1")
+    else:
+        waiting = [s for s in tb if int(s.attrib["depid"]) >= 0]
+        if waiting:
+            rng.choice(waiting).set("depid", "-1")
+    for number, each in enumerate(tb):
+        each.set("s", str(number))
+
+
+def is_wrong_in_any_of(root: ET.Element, schedules: int, rng: random.Random) -> bool:
+    try:
+        for _ in range(schedules):
+            run_once(root, 2, rng)
+    except WrongEndError:
+        return True
+    return False
+
+
+def check_mutants(name: str, mutants: int, schedules: int) -> None:
+    rng, seen = random.Random(name), {FILES[name]().text}
+    for _ in range(mutants):
+        xml = FILES[name]()
+        mutated(xml.root, rng)
+        if xml.text in seen:
+            continue
+        seen.add(xml.text)
+        try:
+            found = prove(blocks_of(xml), 2)
+        except ConfigError:
+            continue
+        if found.proved:
+            assert not is_wrong_in_any_of(xml.root, schedules, rng), xml.text
+        elif all(finding.kind != "race" for finding in found.findings):
+            # Without races, one schedule is as good as all.
+            assert is_wrong_in_any_of(xml.root, 1, rng), xml.text
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_mutants_are_told_or_right_in_every_schedule(name: str) -> None:
+    check_mutants(name, mutants=25, schedules=10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FILES)
+def test_thousands_of_mutants_are_told_or_right_in_every_schedule(name: str) -> None:
+    check_mutants(name, mutants=650, schedules=200)
