@@ -68,6 +68,8 @@ class AlgorithmSpec:
         rails: The most NICs of a node that the algorithm uses between nodes, each with `channels`
             of its own that go through the ranks on another walk (`rails.walks_of`); 1 for ranks as
             the group numbers them.
+        links: The most links of a rank, each to another neighbour, that the algorithm sends over at
+            once, each with `channels` of its own (`Topology.links_out`).
         queue: Name of a profile in `queues`.
         buffer_kind: See `QueueProfile`.
         backpressure: See `QueueProfile`.
@@ -87,6 +89,7 @@ class AlgorithmSpec:
     description: str = ""
     channels: Channels = 1
     rails: Channels = 1
+    links: Channels = 1
     queue: str | None = None
     buffer_kind: BufferKind | None = None
     backpressure: Backpressure | None = None
@@ -168,6 +171,7 @@ class Chosen:
         tuning: The library's own estimate; None if there is none.
         inside: Name of the algorithm that takes its place inside a node; None for none.
         rails: The most NICs of a node that are used between nodes, each with `channels` of its own.
+        links: The most links of a rank that are used at once, each with `channels` of its own.
         only_first: Whether only the first of these NICs is used, which is enough for small sizes.
         slots_at: Place in the file that gives `n_slots`; empty if the file does not.
     """
@@ -185,6 +189,7 @@ class Chosen:
     tuning: Tuning | None = None
     inside: str | None = None
     rails: int = 1
+    links: int = 1
     only_first: bool = False
     slots_at: str = field(default="", compare=False)
 
@@ -502,6 +507,7 @@ def choose(
         tuning=spec.tuning,
         inside=spec.inside,
         rails=spec.rails,
+        links=spec.links,
         slots_at=_given_at(loaded, name, profile, "n_slots"),
     )
 

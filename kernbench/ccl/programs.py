@@ -66,16 +66,33 @@ def programs_of(
     algorithm, n = chosen.algorithm(operation), len(sips)
     rails = rails_of(topology, sips, chosen.rails)
     grid = topology.grid(sips) if rails is None else (n,)
-    walks = 1 if rails is None or chosen.only_first else len(rails.walks)
-    channels = walks * chosen.channels
+    channels, on_walk = channels_of(chosen, topology, sips)
     found = []
     for number in range(channels):
-        walk, program = number // chosen.channels, algorithm
+        walk, program = number // on_walk, algorithm
         if rails is not None:
-            program = Along(algorithm, operation, rails.walks[walk], chosen.channels)
+            program = Along(algorithm, operation, rails.walks[walk], on_walk)
         setting = Setting(operation, n, root, grid, number, channels, messages(channels))
-        found.append(ChannelProgram(program, setting, rails, walk, chosen.channels))
+        found.append(ChannelProgram(program, setting, rails, walk, on_walk))
     return found
+
+
+def channels_of(chosen: Chosen, topology: Topology, sips: tuple[int, ...]) -> tuple[int, int]:
+    """Returns the channels of a group, and how many of them go along one walk.
+
+    A SIP with fewer PEs than channels has one for each PE.
+
+    Args:
+        chosen: The algorithm.
+        sips: Device of each rank.
+    """
+    rails = rails_of(topology, sips, chosen.rails)
+    walks = 1 if rails is None or chosen.only_first else len(rails.walks)
+    links = 1 if chosen.links == 1 else min(chosen.links, topology.links_out(sips))
+    on_walk = chosen.channels * links
+    if links > 1:
+        on_walk = min(on_walk, min(topology.num_pes(sip) for sip in sips) // walks)
+    return walks * on_walk, on_walk
 
 
 def most_messages(block: int, piece: int, align: int) -> Callable[[int], int]:

@@ -21,6 +21,7 @@ from kernbench.ccl.config import (
 )
 from kernbench.ccl.estimate import SlotLimit, estimator_of
 from kernbench.ccl.profiles import message_of
+from kernbench.ccl.programs import channels_of
 from kernbench.ccl.rails import rails_of
 from kernbench.config.load import Loaded
 from kernbench.config.problems import ConfigError
@@ -352,8 +353,7 @@ class Choices:
         return [chosen] if rails is None or len(rails.walks) == 1 else [one, chosen]
 
     def _channels(self, chosen: Chosen, sips: tuple[int, ...]) -> int:
-        rails = rails_of(self._topology, sips, chosen.rails)
-        return chosen.channels * (1 if rails is None or chosen.only_first else len(rails.walks))
+        return channels_of(chosen, self._topology, sips)[0]
 
     def _worthy(self, candidates: Sequence[Chosen], sips: Sequence[int]) -> Sequence[Chosen]:
         """Returns the candidates that are worth an estimate; at least one.

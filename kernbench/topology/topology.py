@@ -1,6 +1,7 @@
 """A machine as a graph: its cubes, its links, and the ways between them."""
 
 import math
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cached_property
@@ -135,6 +136,24 @@ class Topology:
         self.cube_node(sip)
         node = self.machine.system.sips.network.node
         return sip // node.size if node is not None else 0
+
+    def links_out(self, sips: Sequence[int]) -> int:
+        """Returns how many links each of some SIPs has to neighbours, at most one to each other SIP.
+
+        A switch has one port for a SIP, so it is one link.
+
+        Args:
+            sips: Numbers of the SIPs; the one with the fewest links decides.
+        """
+        return max(1, min(len(sips) - 1, *(self._cables[sip] for sip in sips)))
+
+    @cached_property
+    def _cables(self) -> Counter[int]:
+        """Links that leave each SIP for another one, or for a switch or a router."""
+        ends = ((link.src.split("."), link.dst.split(".")) for link in self.links)
+        return Counter(
+            int(src[0].removeprefix("sip")) for src, dst in ends if src[1:] and src[0] != dst[0]
+        )
 
     def grid(self, sips: Sequence[int]) -> tuple[int, ...]:
         """Returns the extents, fastest first, of the regular grid that SIPs form in this order.

@@ -8,6 +8,7 @@ from ccl_operations import Case
 
 from kernbench.ccl.config import Chosen, choose, load_ccl, shipped_ccl_file
 from kernbench.ccl.operations import OPERATIONS
+from kernbench.ccl.programs import channels_of
 from kernbench.topology import Topology
 
 
@@ -30,7 +31,7 @@ def as_run(case: Case, chosen: Chosen, machine: Topology, itemsize: int) -> Case
     return replace(
         case,
         grid=machine.grid(range(case.ranks)),
-        channels=chosen.channels,
+        channels=channels_of(chosen, machine, tuple(range(case.ranks)))[0],
         slot=chosen.queue.slot_size // itemsize,
         n_slots=chosen.queue.n_slots,
         align=chosen.align,

@@ -6,7 +6,7 @@ Fewest steps and most bytes of all algorithms, so it suits small buffers. Rank `
 
 from typing import Final
 
-from kernbench.ccl.algorithms.steps import everybody, only, swap
+from kernbench.ccl.algorithms.steps import everybody, only, swap, turns_of
 from kernbench.ccl.plan import NOTHING, Comm
 
 _CHUNKS: Final = 16
@@ -21,23 +21,17 @@ def all_reduce(comm: Comm) -> None:
     """
     n = comm.world_size
     # Chunks of a single message find a slot free once the one before has been received, so all
-    # ranks may send first. A long buffer goes one sender at a time: ranks that wait for each
-    # other's slots would wait forever.
-    at_once = comm.messages <= _CHUNKS
-    chunks = comm.messages if at_once else 1
-    comm.cut(chunks, scratch=1)
-    for chunk in range(chunks):
-        total = chunks + chunk
-        for shift in range(1, n) if at_once else ():
+    # ranks may send first. Others would wait for each other's slots forever, so that each rank
+    # keeps what arrives until it has all.
+    if comm.messages > _CHUNKS:
+        _all_reduce_long(comm)
+        return
+    comm.cut(comm.messages, scratch=1)
+    for chunk in range(comm.messages):
+        total = comm.messages + chunk
+        for shift in turns_of(comm, n - 1):
             comm.exchange(send=chunk, to=(comm.rank + shift) % n, receive=NOTHING, source=0)
         for source in range(n):
-            for shift in range(1, n) if not at_once else ():
-                comm.exchange(
-                    send=only(comm.rank == source, chunk),
-                    to=(source + shift) % n,
-                    receive=NOTHING,
-                    source=source,
-                )
             # The source moves its own chunk, which is no message.
             comm.exchange(
                 send=only(comm.rank == source, chunk),
@@ -47,6 +41,29 @@ def all_reduce(comm: Comm) -> None:
                 combine="reduce" if source else "copy",
             )
         comm.exchange(send=total, to=comm.rank, receive=chunk, source=comm.rank)
+
+
+def _all_reduce_long(comm: Comm) -> None:
+    """Reduces long buffers: scratch block `r` gets the buffer of rank `r`, and the first the sum.
+
+    May wait.
+    """
+    n = comm.world_size
+    comm.cut(1, scratch=n)
+    for shift in turns_of(comm, n - 1):
+        source = (comm.rank - shift) % n
+        comm.exchange(send=0, to=(comm.rank + shift) % n, receive=1 + source, source=source)
+    mine = comm.rank == 0
+    comm.exchange(send=only(mine, 0), to=comm.rank, receive=only(mine, 1), source=comm.rank)
+    for source in range(1, n):
+        comm.exchange(
+            send=(comm.rank != source) * (1 + source),
+            to=comm.rank,
+            receive=1,
+            source=comm.rank,
+            combine="reduce",
+        )
+    comm.exchange(send=1, to=comm.rank, receive=0, source=comm.rank)
 
 
 def reduce(comm: Comm) -> None:
@@ -130,6 +147,7 @@ def reduce_scatter(comm: Comm) -> None:
 def all_to_all(comm: Comm) -> None:
     """Gives each rank one block of every rank: each rank sends `N - 1` blocks. May wait."""
     n = comm.world_size
-    places = [((comm.rank + shift) % n, (comm.rank - shift) % n) for shift in range(1, n)]
+    shifts = turns_of(comm, n - 1)
+    places = [((comm.rank + shift) % n, (comm.rank - shift) % n) for shift in shifts]
     trades = [(to, to, n + source, source) for to, source in places]
     swap(comm, trades, at_once=comm.messages == 1)

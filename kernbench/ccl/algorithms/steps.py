@@ -65,6 +65,20 @@ def swap(
         )
 
 
+def turns_of(comm: Comm, others: int) -> Iterator[int]:
+    """Yields 1 to `others`, the distances to all other ranks of a line, in a channel's order.
+
+    Each channel begins with another distance, so that as many channels as a rank has links of its
+    own to others keep all of these links busy all the time: a Latin square.
+
+    Args:
+        comm: The collective, which says which channel this is.
+        others: Ranks of the line but this one.
+    """
+    for turn in range(others):
+        yield (comm.channel + turn) % others + 1
+
+
 @dataclass(frozen=True)
 class Line:
     """The ranks of a grid that differ from this one in a single coordinate.
@@ -144,7 +158,7 @@ class Stage:
         place = self.line.place
         trades = [
             trade
-            for shift in range(1, self.line.extent)
+            for shift in turns_of(self.line.comm, self.line.extent - 1)
             for trade in self._trades(place + shift, place + shift, place, place - shift)
         ]
         swap(self.line.comm, trades, "reduce", span=self.span, at_once=self._fits_slots)
@@ -154,7 +168,7 @@ class Stage:
         place = self.line.place
         trades = [
             trade
-            for shift in range(1, self.line.extent)
+            for shift in turns_of(self.line.comm, self.line.extent - 1)
             for trade in self._trades(place, place + shift, place - shift, place - shift)
         ]
         swap(self.line.comm, trades, span=self.span, at_once=self._fits_slots)
