@@ -5,6 +5,7 @@ Triton's: the front end, specialisation, the cache on disk, the choice of config
 when a program has imported Triton.
 """
 
+import functools
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -17,7 +18,8 @@ from kernbench.errors import UsageError, call_site, site_fact
 from kernbench.triton.benching import measured
 from kernbench.triton.compiled import WHOLE
 from kernbench.triton.devices import NOW
-from kernbench.triton.launches import Launch, LaunchError, executable_of, parts_of
+from kernbench.triton.launches import Launch, LaunchError, parts_of
+from kernbench.triton.lowering import machine_code
 
 _TEXT: Final = "kernbench"
 """What the last stage is called, and so the end of its file's name in Triton's cache."""
@@ -164,10 +166,12 @@ class Launcher:
             launch = Launch(
                 metadata.name,
                 grid,
-                executable_of(function.text),
+                function.text,
                 list(parts_of(self._signature, arguments)),
                 metadata.num_warps,
                 metadata.num_stages,
+                metadata.hash,
+                functools.partial(machine_code, function.text, metadata),
             )
             devices.launch(launch)
         if after is not None:

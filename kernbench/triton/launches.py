@@ -1,7 +1,7 @@
 """A launch of a compiled kernel: what it is given, as arrays for the executor of its text."""
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -12,15 +12,24 @@ import numpy as np
 
 from kernbench.caches import Table
 from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
+from kernbench.hw.library import Library
+from kernbench.hw.programs import GridPrice
+from kernbench.kernels.grids import grid_time
+from kernbench.triton.machine_code import MachineCode
+from kernbench.triton.timing import grid_launch
 from kernbench.ttir.arithmetic import Array
+from kernbench.ttir.counting import Counter
 from kernbench.ttir.executing import Executable
 from kernbench.ttir.frames import BlockOf, Held
 from kernbench.ttir.memory import Memory
 from kernbench.ttir.module import Value
 from kernbench.ttir.reader import read
+from kernbench.ttir.sums import parts_of as parts_of_sum
 from kernbench.ttir.types import Descriptor
 
 _EXECUTABLES: Final[Table[str, Executable]] = Table("triton.kernels")
+
+_COUNTERS: Final[Table[str, Counter]] = Table("triton.counters")
 
 _BF16_DROPS: Final = 16
 """Bits of a float32 that Triton's launcher cuts off, unrounded, for a bfloat16."""
@@ -41,6 +50,16 @@ def executable_of(text: str) -> Executable:
     """
     found = _EXECUTABLES.get(text)
     return _EXECUTABLES.keep(text, Executable(read(text))) if found is None else found
+
+
+def counter_of(executable: Executable, text: str) -> Counter:
+    """Returns what counts launches of a kernel.
+
+    Args:
+        text: Triton's IR of it.
+    """
+    found = _COUNTERS.get(text)
+    return _COUNTERS.keep(text, Counter(executable.module)) if found is None else found
 
 
 class Given(NamedTuple):
@@ -83,18 +102,27 @@ class Launch:
     Attributes:
         name: Name of the kernel.
         grid: Three extents, of which none is 0.
-        executable: The kernel.
+        text: Triton's IR of the kernel.
         given: What it is given.
         warps: Warps of each program.
         stages: Turns of a loop whose loads may be under way at once.
+        hash: What Triton knows the compiled kernel by, with all options.
+        machine: Returns the kernel in machine code; None if that is not to be looked at.
     """
 
     name: str
     grid: tuple[int, int, int]
-    executable: Executable
+    text: str
     given: Sequence[Given]
     warps: int
     stages: int
+    hash: str
+    machine: Callable[[], MachineCode | None]
+
+    @property
+    def executable(self) -> Executable:
+        """The kernel."""
+        return executable_of(self.text)
 
     @property
     def programs(self) -> int:
@@ -161,6 +189,39 @@ class Launch:
         Raises:
             KernbenchError: As of `Executable.run`.
         """
+        self.executable.run(self.grid, self._held(addresses), memory, say)
+
+    def price(
+        self,
+        library: Library,
+        addresses: Mapping[int, int],
+        memory: Memory | None,
+        extents: Mapping[int, int],
+    ) -> GridPrice:
+        """Returns what the launch takes on a device.
+
+        Args:
+            addresses: Where pointers point, by number of the argument.
+            memory: What programs may read that choose their ways by it; None without numbers.
+            extents: Bytes of the tensors that are given, by number of the argument.
+
+        Raises:
+            UnsupportedError: If it depends on numbers in memory, and there are none.
+        """
+        counter = counter_of(self.executable, self.text)
+        held = self._held(addresses if counter.looks else dict.fromkeys(self.pointers, 0))
+        numbers = tuple(_key(one) for one in held)
+        key = "grid", self.hash, self.grid, numbers, *extents.items()
+        found = None if counter.looks else library.priced.get(key)
+        if not isinstance(found, GridPrice):
+            work = counter.count(self.grid, held, memory)
+            launch = grid_launch(work, self.machine(), self.warps, self.stages, extents)
+            found = grid_time(library, launch)
+            library.priced.keep(key, found)
+        return found
+
+    def _held(self, addresses: Mapping[int, int]) -> list[Held]:
+        """Returns what the programs are given, as the executor takes it."""
         held: list[Held] = []
         for number, given, arguments in self._placed:
             if given.type.startswith("tensordesc"):
@@ -169,7 +230,7 @@ class Launch:
                 held.append(np.array([addresses[number]], np.int64))
             else:
                 held.append(_number(given))
-        self.executable.run(self.grid, held, memory, say)
+        return held
 
     def _descriptor(
         self, given: Given, address: int, arguments: Sequence[Value], number: int
@@ -202,6 +263,14 @@ class Launch:
             numbers = [*numbers, descriptor.padding == "nan", *[False] * (flags - 1), *numbers]
         for argument, one in zip(arguments[1:], numbers, strict=True):
             yield np.array([one], argument.type.dtype)
+
+
+def _key(held: Held) -> Hashable:
+    """Returns what tells numbers that a kernel is given from others."""
+    if isinstance(held, BlockOf):
+        parts = held.base, *held.shape, *held.strides
+        return tuple(part.tobytes() for part in parts), held.padding
+    return tuple((part.dtype.str, part.tobytes()) for part in parts_of_sum(held))
 
 
 def _points(given: Given) -> bool:

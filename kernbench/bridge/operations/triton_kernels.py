@@ -13,11 +13,8 @@ from kernbench.bridge.base.here import Rank, this_rank
 from kernbench.bridge.cuda.cuda_devices import get_device_capability, get_device_properties
 from kernbench.bridge.distributed.works import unseen
 from kernbench.bridge.tensors.storages import ADDRESS, STORAGES, Held, hold
-from kernbench.des import Beside
 from kernbench.errors import KernbenchError, call_site, not_simulated, site_fact
-from kernbench.hw.library import Library
 from kernbench.isolation.replaced import WhenImported
-from kernbench.kernels.traffic import streamed_ps
 from kernbench.process.act import Entered, Span, act
 from kernbench.sim_engine.engine import Hold
 from kernbench.triton import registering
@@ -30,17 +27,6 @@ _CACHE: Final = 256 << 20
 _MEMORY: Final = {"max_shared_mem": 232448, "max_num_regs": 65536, "warpSize": 32}
 """Of a multiprocessor since compute capability 9.0, in bytes, registers and threads (CUDA C++
 Programming Guide, "Compute Capabilities")."""
-
-
-def duration_of(library: Library, launch: Launch, reads: list[int], writes: list[int]) -> int:
-    """Returns how long a launch takes on a device, in picoseconds.
-
-    Args:
-        reads: Bytes of each tensor that it reads.
-        writes: Bytes of each tensor that it writes.
-    """
-    del launch
-    return streamed_ps(library, library.kernel("pointwise"), sum(reads) + sum(writes))
 
 
 class Place:
@@ -139,19 +125,14 @@ class SimulatedDevices:
             reads = [place for place in places if place.number in launch.loads]
             writes = [place for place in places if place.number in launch.stores]
             device = process.engine.devices[rank.sip]
-            duration = device.sip.launch + duration_of(
-                device.library,
-                launch,
-                [place.tensor.nbytes for place in reads],
-                [place.tensor.nbytes for place in writes],
-            )
-            if launch.programs < device.library.num_pes:
-                duration = Beside(duration)
 
             def compute() -> Entered:
-                if rank.data:
-                    _run(rank, launch, places)
-                hold = Hold(process.engine, device.compute, duration, None)
+                addresses, memory = _addresses(launch, places), _memory(rank, launch, places)
+                extents = {place.number: place.tensor.nbytes for place in places}
+                price = launch.price(device.library, addresses, memory, extents)
+                if memory is not None:
+                    launch.run(addresses, memory, print)
+                hold = Hold(process.engine, device.compute, price, None)
                 return Entered(hold, None, {"grid": list(launch.grid)})
 
             try:
@@ -205,8 +186,8 @@ def _place(rank: Rank, kernel: str, number: int, given: Given) -> Place | None:
     return Place(held, value, number, given)
 
 
-def _run(rank: Rank, launch: Launch, places: list[Place]) -> None:
-    """Runs the programs on the numbers of the tensors."""
+def _addresses(launch: Launch, places: list[Place]) -> dict[int, int]:
+    """Returns where pointers point, by number of the argument."""
     known = {place.number: place for place in places}
     addresses = {}
     for number, given in launch.pointers.items():
@@ -216,6 +197,13 @@ def _run(rank: Rank, launch: Launch, places: list[Place]) -> None:
             addresses[number] = place.address
         else:
             addresses[number] = int(value.data_ptr() if hasattr(value, "data_ptr") else value)
+    return addresses
+
+
+def _memory(rank: Rank, launch: Launch, places: list[Place]) -> Memory | None:
+    """Returns the numbers that the programs may touch; None if tensors have none."""
+    if not rank.data:
+        return None
     allocations = {place.number: place.allocation() for place in places}
     others = []
     if launch.reaches_all:
@@ -223,7 +211,7 @@ def _run(rank: Rank, launch: Launch, places: list[Place]) -> None:
             storage = held.ref()
             if held.on_device and held.owner is rank.process and storage is not None:
                 others.append(_allocation("a tensor that is no argument", held, storage))
-    launch.run(addresses, Memory(allocations, others), print)
+    return Memory(allocations, others)
 
 
 def patches() -> Iterator[WhenImported]:
