@@ -19,7 +19,9 @@ class Occupancy:
         most: The most warps of a PE.
         places: Programs that all PEs have at once.
         limit: What allows no more: `registers`, `shared memory`, `warps` or `programs`.
-        reached: Percent of the full rate of HBM, L2, engines `math` and `tensor`, in all the time.
+        ps: What the launch takes, in picoseconds.
+        work: Bytes of HBM and L2, operations of the engines `math` and `tensor`.
+        roofs: Picoseconds that each of these takes at the resource's full rate.
         estimated: Whether no machine code tells registers and instructions.
     """
 
@@ -29,13 +31,15 @@ class Occupancy:
     most: int
     places: int
     limit: str
-    reached: Mapping[Resource, int]
+    ps: int
+    work: Mapping[Resource, int]
+    roofs: Mapping[Resource, int]
     estimated: bool
 
     def __str__(self) -> str:
         waves = f"{self.programs / self.places:.1f} waves"
         held = self.resident * self.warps
-        rates = ", ".join(f"{name} {percent}%" for name, percent in self.reached.items())
+        rates = ", ".join(f"{name} {ps / self.ps:.0%}" for name, ps in self.roofs.items())
         told = " (estimated without machine code)" if self.estimated else ""
         return (
             f"{self.programs} programs of {self.warps} warps, {self.resident} at once on a PE "
@@ -54,13 +58,9 @@ class GridPrice(Explained):
     occupancy: Occupancy
 
     @classmethod
-    def of(cls, ps: int, parts: Parts, occupancy: Occupancy) -> Self:
-        """Returns the price of a launch; one of fewer programs than PEs leaves PEs to others.
-
-        Args:
-            ps: Picoseconds, as many as the parts have together.
-        """
+    def of(cls, parts: Parts, occupancy: Occupancy) -> Self:
+        """Returns the price of a launch; one of fewer programs than PEs leaves PEs to others."""
         few = occupancy.programs * occupancy.resident < occupancy.places
-        self = cls(Beside(ps) if few else ps, parts)
+        self = cls(Beside(occupancy.ps) if few else occupancy.ps, parts)
         self.occupancy = occupancy
         return self

@@ -140,17 +140,23 @@ def grid_time(library: Library, launch: GridLaunch) -> GridPrice:
     parts: Parts = {("launch", LAW): Spent(sip.launch, sip.launch)} if sip.launch else {}
     if worked:
         parts[bound, LAW] = Spent(worked, roofs.get(bound, 0))
-    reached = {name: 100 * roof // total for name, roof in roofs.items() if total}
+    work: dict[Resource, int] = {
+        "HBM": launch.hbm_bytes,
+        "L2": launch.traffic,
+        "math": times.issued * launch.warps * LANES,
+        "tensor": sum(launch.flop.values()),
+    }
     places, told = library.num_pes * most, launch.estimated
-    occupancy = Occupancy(count, launch.warps, most, spec.warps, places, limit, reached, told)
-    return GridPrice.of(total, parts, occupancy)
+    shared = count, launch.warps, most, spec.warps, places, limit
+    return GridPrice.of(parts, Occupancy(*shared, total, work, roofs, told))
 
 
 class _Times:
     """Times of one program of a launch.
 
     Attributes:
-        issued_roof: Picoseconds in which all warps issue all instructions on one PE at full rate.
+        issued: Instructions of one warp of each program.
+        issued_roof: Picoseconds in which all warps issue all of them on one PE at full rate.
         products: Picoseconds of all products of the launch on one PE.
     """
 
@@ -161,8 +167,9 @@ class _Times:
         self.products: Final = sum(rates[name].duration_ps(n) for name, n in launch.flop.items())
         self._all: Final = launch.all_turns or launch.programs
         self._per_s: Final = sip.pe.math.per_second
-        issued = launch.programs * launch.instructions + launch.all_turns * launch.turn_instructions
-        self.issued_roof: Final = self._issued(issued)
+        in_turns = launch.all_turns * launch.turn_instructions
+        self.issued: Final = launch.programs * launch.instructions + in_turns
+        self.issued_roof: Final = self._issued(self.issued)
 
     def _issued(self, instructions: int) -> int:
         return -(-instructions * self._launch.warps * LANES * PS_PER_S // self._per_s)

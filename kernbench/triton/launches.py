@@ -297,7 +297,8 @@ def _number(given: Given) -> Held:
         single = single.astype(np.float32)
         if kind != "bf16":
             return single
-        return (single.view(np.uint32) >> _BF16_DROPS).astype(np.uint16).view(ml_dtypes.bfloat16)
+        cut = (single.view(np.uint32) >> _BF16_DROPS).astype(np.uint16)
+        return cut.view(ml_dtypes.bfloat16)  # type: ignore[no-any-return]
     number, bits = operator.index(value), int(kind[1:])
     if bits == 1:
         return np.array([bool(number)])

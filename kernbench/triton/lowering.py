@@ -15,10 +15,11 @@ from triton._C.libtriton import ir
 from triton.backends.compiler import Language
 from triton.backends.nvidia.compiler import CUDABackend, CUDAOptions
 from triton.runtime.cache import get_cache_manager
-from triton.runtime.errors import PTXASError
+from triton.runtime.errors import OutOfResources, PTXASError
 
 from kernbench.caches import Table
 from kernbench.errors import UsageError
+from kernbench.triton.devices import NOW
 from kernbench.triton.machine_code import Loop, MachineCode, read_cubin
 
 VARIABLE: Final = "KERNBENCH_TRITON_TIME"
@@ -40,6 +41,7 @@ def machine_code(text: str, metadata: Any) -> MachineCode | None:
     What Triton's later stages cannot compile runs all the same: its numbers are those of the IR.
 
     Raises:
+        OutOfResources: If a program needs more shared memory than a PE has, as on a GPU.
         UsageError: If the environment asks for what there is not.
     """
     way = os.environ.get(VARIABLE) or _WAYS[0]
@@ -58,6 +60,11 @@ def machine_code(text: str, metadata: Any) -> MachineCode | None:
             with open(path, encoding="utf-8") as file:
                 told = json.load(file)
         found = _KNOWN.keep(metadata.hash, _read(told, metadata))
+    if found.code is not None:
+        devices = NOW.here()
+        most = devices.properties(devices.current())["max_shared_mem"]
+        if found.code.shared > most:  # as Triton on a GPU, when it loads the kernel
+            raise OutOfResources(found.code.shared, most, "shared memory")
     return found.code
 
 

@@ -65,6 +65,7 @@ def _registered(devices: Devices, module: ModuleType) -> Iterator[Patch]:
         triton.__version__, {name: sys.modules[name] for name in NAMES if name in sys.modules}
     )
     from kernbench.triton import backend
+    from kernbench.triton.compiled import Compiled
 
     known = sys.modules["triton.backends"]
     backend.checked(module.driver)
@@ -75,6 +76,7 @@ def _registered(devices: Devices, module: ModuleType) -> Iterator[Patch]:
         known.Backend(compiler=backend.Compiler, driver=backend.Driver),
     )
     yield Patch(module.driver, "_active", backend.Driver())
+    yield Patch(sys.modules["triton.compiler.compiler"], "CompiledKernel", Compiled)
 
 
 def _not_interpreted(module: ModuleType) -> Iterator[Patch]:

@@ -106,8 +106,11 @@ def test_bytes_of_the_memories_bound_a_launch(library: Library) -> None:
     assert ns(library, hbm_bytes=10**6, traffic=2 * 10**7) == 1000 + 20_000
     assert bound(library, hbm_bytes=10**6, traffic=2 * 10**7) == "L2"
     found = grid_time(library, launch(hbm_bytes=10**6, traffic=10**6))
-    assert found.occupancy.reached["HBM"] == 90
-    assert found.occupancy.reached["L2"] == 9
+    occupancy = found.occupancy
+    assert occupancy.roofs["HBM"] == 10_000 * _NS
+    assert occupancy.roofs["L2"] == 1_000 * _NS
+    assert occupancy.ps == found
+    assert (occupancy.work["HBM"], occupancy.work["math"]) == (10**6, _PES * 4 * 100 * 32)
     assert sum(spent.ps for spent in found.parts.values()) == found
 
 

@@ -274,9 +274,11 @@ def test_how_near_a_law_was_is_the_mean_of_the_cells_that_judge_it(measured: Pat
 
 
 def _launch(ps: int, resident: int, limit: str, *, estimated: bool = False) -> GridPrice:
-    reached: dict[Resource, int] = {"HBM": 20, "L2": 94, "math": 26, "tensor": 77}
-    occupancy = Occupancy(400, 8, resident, 64, 132 * resident, limit, reached, estimated)
-    return GridPrice.of(ps, {("L2", "pe.programs"): Spent(ps, ps // 2)}, occupancy)
+    percent: dict[Resource, int] = {"HBM": 20, "L2": 94, "math": 26, "tensor": 77}
+    roofs = {name: ps * each // 100 for name, each in percent.items()}
+    places = 132 * resident
+    occupancy = Occupancy(400, 8, resident, 64, places, limit, ps, percent, roofs, estimated)
+    return GridPrice.of({("L2", "pe.programs"): Spent(ps, ps // 2)}, occupancy)
 
 
 def test_how_programs_share_the_pes_is_told_of_the_longest_launch() -> None:

@@ -113,3 +113,22 @@ def turns_of(counts, out):
     for number in range(tl.load(counts + tl.program_id(0))):
         total += number
     tl.store(out + tl.program_id(0), total)
+
+
+@triton.autotune(
+    configs=[
+        triton.Config({"BK": 128}, num_warps=8, num_stages=4),  # needs 384 KiB of shared memory
+        triton.Config({"BK": 32}, num_warps=8, num_stages=1),
+        triton.Config({"BK": 32}, num_warps=8, num_stages=3),
+    ],
+    key=["K"],
+)
+@triton.jit
+def product(a, b, c, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    rows, columns, steps = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BK)
+    total = tl.zeros((BM, BN), tl.float32)
+    for first in range(0, K, BK):
+        left = tl.load(a + rows[:, None] * K + first + steps[None, :])
+        right = tl.load(b + (first + steps[:, None]) * BN + columns[None, :])
+        total = tl.dot(left, right, total)
+    tl.store(c + rows[:, None] * BN + columns[None, :], total)

@@ -196,6 +196,28 @@ def test_heuristics_warmup_and_hooks_are_tritons() -> None:
     assert told == ["adds_one"]
 
 
+def test_machine_code_is_made_when_a_program_asks_for_it() -> None:
+    def work() -> tuple[Any, ...]:
+        x = torch.zeros(1024, device="cuda")
+        kernel = kernels.rows[(1,)](x, x, 0, 1024, tl.float32, BLOCK=1024)
+        stages = set(kernel.asm)
+        shared, registers = kernel.metadata.shared, kernel.n_regs
+        return (
+            stages,
+            shared,
+            registers,
+            kernel.n_spills,
+            ".visible .entry rows" in kernel.asm["ptx"],
+        )
+
+    stages, shared, registers, spilled, entered = alone(work)
+    assert "ptx" not in stages
+    assert shared == 4 * 4  # a sum of each of the 4 warps
+    assert 8 <= registers <= 255
+    assert spilled == 0
+    assert entered
+
+
 def out_of_bounds() -> None:
     x = torch.zeros(100, device="cuda")
     kernels.add[(2,)](x, x, x, 200, BLOCK=128)  # launched

@@ -15,6 +15,7 @@ pytest.importorskip("triton.language")
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 import launched_kernels as kernels  # noqa: E402 - after the check that Triton is there
 import triton.language as tl  # noqa: E402
+from triton.runtime.errors import OutOfResources  # noqa: E402
 
 
 def microseconds(work: Any, **options: Any) -> float:
@@ -89,6 +90,21 @@ def test_a_kernel_that_has_no_machine_code_is_estimated(capfd: pytest.CaptureFix
     said = capfd.readouterr().err
     assert "kernel adds_one: Triton makes no machine code of it for sm_90" in said
     assert said.count("kernel adds_one: Triton makes") == 1
+
+
+def test_the_configuration_is_chosen_that_takes_least_of_those_that_fit() -> None:
+    def chosen(rank: int) -> tuple[int, int]:
+        del rank
+        a, b = (torch.zeros(128 * 2048, dtype=torch.bfloat16, device="cuda") for _ in range(2))
+        c = torch.zeros(128, 256, device="cuda")
+        kernels.product[(1,)](a, b.repeat(2), c, 2048, BM=128, BN=256)
+        best = kernels.product.best_config
+        with pytest.raises(OutOfResources, match="out of resource: shared memory, Required"):
+            kernels.product.fn[(1,)](a, b.repeat(2), c, 2048, 128, 256, 128, num_stages=4)
+        return best.kwargs["BK"], best.num_stages
+
+    # With three stages two turns' loads are ahead; one that does not fit is left out.
+    assert on_ranks(chosen, data=False) == [(32, 3)]
 
 
 def test_a_kernel_takes_as_long_without_numbers() -> None:
