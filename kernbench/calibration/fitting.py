@@ -77,6 +77,8 @@ def fitted(
 ) -> tuple[SystemSpec, Outcome]:
     """Returns a machine with the numbers of a fit, and how well they do.
 
+    Numbers that are worse than the machine's on cells kept aside are not taken.
+
     Powell's method on the logarithms of the numbers, from those of the machine: it needs no
     derivatives, and times are steps of their numbers (tiles, waves, whole percents).
 
@@ -128,6 +130,9 @@ def fitted(
         loss, begin, method="Powell", bounds=near, options={"xtol": 0.01, "ftol": _GOOD}
     )
     best = machine(result.x) if result.fun < loss(begin) else system
+    before = mean_error(aside, system, event_us)
+    if mean_error(aside, best, event_us) > before:
+        best = system
     new = [amount(get(best, paths[0])) for paths in places]
     errors = mean_error(ours, best, event_us), mean_error(aside, best, event_us)
     return best, Outcome(
@@ -135,5 +140,5 @@ def fitted(
         list(zip(old, new, strict=True)),
         (len(ours), len(aside)),
         errors,
-        mean_error(aside, system, event_us),
+        before,
     )
