@@ -10,6 +10,7 @@ from kernbench.validation import (
     experts,
     hosts,
     kernels,
+    operations,
     products,
     sequences,
     whole,
@@ -30,6 +31,7 @@ TABLES: Final[Mapping[str, Table]] = {
         experts.MOE,
         *hosts.TABLES,
         *whole.TABLES,
+        operations.OPERATIONS,
     )
 }
 """The tables, in the order in which reports have them."""
@@ -40,6 +42,5 @@ WITHOUT_PROGRAMS: Final[Mapping[str, str]] = {
         "no program here has kernels of Triton",
     ),
     "images": "its rows are compared by kernbench calibrate, which runs no programs",
-    "programs3_ops": "its rows say shapes, but not types, strides and other arguments",
 }
 """Why tables that are known have no program, by name."""
