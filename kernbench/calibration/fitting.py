@@ -24,6 +24,10 @@ _HELD: Final = 0.1
 number hardly moves leave it as it is."""
 
 
+_GAIN: Final = 0.002
+"""By how much the mean error on cells kept aside has to be less than the base's."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What came of a fit.
@@ -77,6 +81,8 @@ def fitted(
 ) -> tuple[SystemSpec, Outcome]:
     """Returns a machine with the numbers of a fit, and how well they do.
 
+    Numbers that are hardly better than the machine's on cells kept aside are not taken.
+
     Powell's method on the logarithms of the numbers, from those of the machine: it needs no
     derivatives, and times are steps of their numbers (tiles, waves, whole percents).
 
@@ -128,6 +134,9 @@ def fitted(
         loss, begin, method="Powell", bounds=near, options={"xtol": 0.01, "ftol": _GOOD}
     )
     best = machine(result.x) if result.fun < loss(begin) else system
+    before = mean_error(aside, system, event_us)
+    if mean_error(aside, best, event_us) > before - _GAIN:
+        best = system
     new = [amount(get(best, paths[0])) for paths in places]
     errors = mean_error(ours, best, event_us), mean_error(aside, best, event_us)
     return best, Outcome(
@@ -135,5 +144,5 @@ def fitted(
         list(zip(old, new, strict=True)),
         (len(ours), len(aside)),
         errors,
-        mean_error(aside, system, event_us),
+        before,
     )

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Final, TypeAlias
 
 from kernbench.calibration.cells import read_lines, wrong
@@ -82,7 +82,8 @@ def _of_copies(lines: Lines) -> tuple[float, float] | None:
 def _more(fewer: str, more: str, calls: int) -> Callable[[Lines], float | None]:
     """Returns what reads the time of one of some calls that one line has more than another.
 
-    Pairs of lines count that were measured in the same way; their mean is taken.
+    Pairs of lines count that were measured in the same way; their median is taken, since hosts that
+    are alike differ twofold.
 
     Args:
         fewer: `what` of the line without the calls.
@@ -100,7 +101,7 @@ def _more(fewer: str, more: str, calls: int) -> Callable[[Lines], float | None]:
             for each in by_way.values()
             if fewer in each and more in each
         ]
-        return US * fmean(found) if found else None
+        return US * median(found) if found else None
 
     return read
 

@@ -59,7 +59,8 @@ class HostCalls(NamedTuple):
 
     Attributes:
         issues: What issuing a command takes, with the call that does so.
-        among: What an operation takes more behind another one than behind itself.
+        among: What an operation takes more outside of a short loop.
+        loop: How many operations such a loop has at most.
         library: What operations take more that prepare a call of a library, by kernel.
         tensor: What an operation on lists takes for each tensor of its first list.
         view: What an operation without a kernel takes: without autograd, and with.
@@ -70,6 +71,7 @@ class HostCalls(NamedTuple):
 
     issues: dict[str, int]
     among: int
+    loop: int
     library: dict[str, int]
     tensor: int
     view: tuple[int, int]
@@ -78,7 +80,7 @@ class HostCalls(NamedTuple):
     dtensor: int
 
 
-NO_TIME: Final = HostCalls(dict.fromkeys(get_args(Issue), 0), 0, {}, 0, (0, 0), 0, 0, 0)
+NO_TIME: Final = HostCalls(dict.fromkeys(get_args(Issue), 0), 0, 1, {}, 0, (0, 0), 0, 0, 0)
 """Of an engine that takes no simulated time."""
 
 
@@ -116,6 +118,7 @@ def host_calls(host: HostSpec, *, beside: bool) -> HostCalls:
     return HostCalls(
         issues,
         scaled(eager.among),
+        eager.loop,
         library,
         scaled(eager.tensor),
         (scaled(eager.view), scaled(eager.view + eager.autograd)),

@@ -171,21 +171,34 @@ def act(
 
 
 def called(process: Process, name: str) -> int:
-    """Returns what the host takes for an operation more than for one that repeats the last one.
+    """Returns what the host takes for an operation more than for one in a loop of its own.
+
+    A loop of so many operations is known by as many in a row of which each came so many before.
 
     Args:
         process: The rank, or main, that calls it.
         name: Its kernel.
 
     Returns:
-        Picoseconds; see `EagerSpec.among` and `EagerSpec.library`.
+        Picoseconds; see `EagerSpec.among`, `loop` and `library`.
     """
     calls = process.calls
     own = calls.library.get(name, 0)
-    if name == process.called:
+    if not calls.among:
         return own
-    process.called = name
-    return own + calls.among
+    lately, runs, at_hand = process.lately, process.runs, False
+    for place, earlier in enumerate(lately):  # the last one first
+        if earlier == name:
+            runs[place] += 1
+            at_hand = at_hand or runs[place] > place
+        else:
+            runs[place] = 0
+    lately.insert(0, name)
+    if len(lately) > calls.loop:
+        lately.pop()
+    elif len(runs) < len(lately):
+        runs.append(0)
+    return own if at_hand else own + calls.among
 
 
 class Alone:

@@ -217,7 +217,6 @@ class Process:
         "_streams",
         "alive",
         "budget",
-        "called",
         "calls",
         "ctx",
         "default_device",
@@ -232,6 +231,7 @@ class Process:
         "inference",
         "issued_at_read",
         "joined",
+        "lately",
         "locals",
         "memory",
         "noted",
@@ -239,6 +239,7 @@ class Process:
         "rank",
         "ranks",
         "recent",
+        "runs",
         "seen",
         "site",
         "stopped",
@@ -289,7 +290,8 @@ class Process:
         self.inference = False
         self.task: Task | None = None
         self.calls: Final = engine.host_calls(beside=beside)
-        self.called = ""
+        self.lately: Final[list[str]] = []
+        self.runs: Final[list[int]] = []
         self.dispatches: Final = self.calls.issues
         self._default: dict[int, Stream] = {}
         self._current: dict[int, Stream] = {}

@@ -113,6 +113,8 @@ class EagerSpec:
     Attributes:
         among: What an operation takes more behind another one than behind itself: in a loop of one
             operation, the processor has its code at hand.
+        loop: Operations of the longest loop of which the processor has the code at hand: behind its
+            second pass they take no `among`. Default: of one operation.
         library: What operations take more that prepare a call of a library.
         tensor: What an operation on lists takes for each tensor of its first list.
         view: An operation that runs no kernel, such as a view.
@@ -129,6 +131,7 @@ class EagerSpec:
     """
 
     among: Latency = Ps(0)
+    loop: Annotated[int, Range(1, 64)] = 1
     library: LibraryCallsSpec = _NO_CALLS
     tensor: Latency = Ps(0)
     view: Latency = Ps(0)

@@ -10,6 +10,7 @@ from kernbench.validation import (
     experts,
     hosts,
     kernels,
+    operations,
     products,
     sequences,
     tiles,
@@ -32,12 +33,12 @@ TABLES: Final[Mapping[str, Table]] = {
         *tiles.TABLES,
         *hosts.TABLES,
         *whole.TABLES,
+        operations.OPERATIONS,
     )
 }
 """The tables, in the order in which reports have them."""
 
 WITHOUT_PROGRAMS: Final[Mapping[str, str]] = {
     "images": "its rows are compared by kernbench calibrate, which runs no programs",
-    "programs3_ops": "its rows say shapes, but not types, strides and other arguments",
 }
 """Why tables that are known have no program, by name."""

@@ -9,6 +9,7 @@ from kernbench.errors import UnsupportedError
 from kernbench.process.process import current_process
 from kernbench.validation.beside import Stack
 from kernbench.validation.collectives import batch
+from kernbench.validation.sequences import zigzag
 from kernbench.validation.table import (
     BESIDE,
     COUNT,
@@ -32,6 +33,8 @@ from kernbench.validation.timing import (
 _FUNCTIONS: Final = 8
 """Functions, views and all-reduces of the rows that name so many."""
 _PAIR: Final = re.compile(r"event pair around (one|\d+) add_ \(GPU time\)")
+_ADDED: Final = 200
+"""Additions of the graph that a row replays."""
 _SMALL: Final = 512
 """Elements of a tensor of bf16 of 1 KiB."""
 
@@ -124,7 +127,10 @@ def _alone(torch: Any) -> dict[str, Call]:
     x, square = new(torch, 32, dtype="fp32"), new(torch, 64, 64)
     event, main = torch.cuda.Event(enable_timing=True), torch.cuda.current_stream()
     event.record()
-    there = torch.zeros(32)
+    there, graph = torch.zeros(32), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(_ADDED):
+            x.add_(1)
 
     def linear() -> None:
         with torch.no_grad():
@@ -137,6 +143,7 @@ def _alone(torch: Any) -> dict[str, Call]:
         "F.linear 64 no_grad": linear,
         "event record timing": event.record,
         "event create": lambda: torch.cuda.Event(enable_timing=True),
+        f"graph replay of {_ADDED} add_": graph.replay,
         "stream wait_event": lambda: main.wait_event(event),
         "x.copy_(cpu pageable) 128 bytes": lambda: x.copy_(there),
     }
@@ -189,8 +196,25 @@ def _together(torch: Any) -> dict[str, Call]:
     }
 
 
+_NOT_TOLD: Final = {
+    **dict.fromkeys(
+        ("barrier", "synchronize, idle"),
+        "it waits for the spin kernel of the measurement, whose length no table says",
+    ),
+    **dict.fromkeys(
+        ("python thread, empty", "all_reduce x8, a python thread"),
+        "ranks that are simulated have one thread",
+    ),
+    "ring step": "the table does not say which calls a piece of a ring step has",
+}
+"""Why rows of `host` have no program, by how they begin."""
+
+
 def _host(torch: Any, row: Row) -> Times:
     what = row["what"]
+    for begin, why in _NOT_TOLD.items():
+        if what.startswith(begin):
+            raise UnsupportedError(f"{what}: {why}")
     if what.startswith("backward, "):
         return {"us": host_us(torch, _gradients(torch, what), 5)}
     if what.startswith("AdamW foreach 148 "):
@@ -224,11 +248,28 @@ def _host_ranks(torch: Any, row: Row) -> Times | None:
     return found if row["rank"] == str(torch.distributed.get_rank()) else None
 
 
+_HEADS, _WIDTH = 32, 128
+"""Of the ring of `cp_attention`, which the rows with `zigzag_host` are of."""
+
+
+def _zigzag_host(torch: Any, row: Row) -> Times:
+    size = 1, _HEADS, int(row["s"]) // int(row["n"]), _WIDTH
+    parts = new(torch, *size), new(torch, *size), new(torch, *size)
+    exchange = row["collectives"] == "1"
+
+    def ring() -> None:
+        zigzag(torch, parts, exchange=exchange)
+
+    return {"us": eager_us(torch, ring, 3), "host_us": host_us(torch, ring, 3)}
+
+
 _SHAPES: Final = {"4096": {"heads": "32", "kv": "8", "ffn": "14336", "layers": "4"}}
 """What `host_tp` does not say: the stack of `model` has it."""
 
 
 def _host_tp(torch: Any, row: Row) -> Times:
+    if row["section"] == "zigzag_host":
+        return _zigzag_host(torch, row)
     if row["section"] != "tp_host" or row["hidden"] not in _SHAPES:
         told = f"hidden {row['hidden']}" if row["hidden"] else row["section"]
         raise UnsupportedError(f"the table does not say the heads of {told}")
@@ -242,7 +283,8 @@ def _host_tp(torch: Any, row: Row) -> Times:
     }
 
 
-_PIECES: Final = ("us", "host_us", "init", "exchange", "attend", "merge", "wait")
+_PIECES: Final = ("init", "exchange", "attend", "merge", "wait")
+"""Of a step of the ring: the table does not say which calls each has."""
 
 TABLES: Final = (
     Table(
@@ -287,7 +329,9 @@ TABLES: Final = (
             "cpus": WORD,
             "collectives": COUNT,
             **dict.fromkeys(("fwd_us", "fwd_host_us", "fwdbwd_us", "fwdbwd_host_us"), MEASURED),
-            **dict.fromkeys(_PIECES, MEASURED),
+            "us": MEASURED,
+            "host_us": MEASURED,
+            **dict.fromkeys(_PIECES, BESIDE),
         },
         program=_host_tp,
         ranks=lambda row: int(row["n"]),

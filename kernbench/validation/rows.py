@@ -52,6 +52,8 @@ def run_row(table: Table, row: Row, which: str, topology: str) -> Found:
     """
     if which == OWN and table.only_pytorch:
         return Found(missing=table.only_pytorch)
+    if refused := table.refused(row):
+        return Found(missing=refused)
     for package in table.needs(row):
         if find_spec(package) is None:
             return Found(missing=f"needs {package}")

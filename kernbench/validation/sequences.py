@@ -35,14 +35,23 @@ def _merged(torch: Any, out: Any, lse: Any, block: Any, sums: Any) -> tuple[Any,
     return kept + block.float() * (sums - both).exp().unsqueeze(-1), both
 
 
-def _ring(torch: Any, parts: Parts, attend: Callable[[int, Any, Any, Any], Any]) -> Any:
-    """Attends to one rank's keys and values after another, the next ones on their way meanwhile."""
+def _ring(
+    torch: Any,
+    parts: Parts,
+    attend: Callable[[int, Any, Any, Any], Any],
+    *,
+    exchange: bool = True,
+) -> Any:
+    """Attends to one rank's keys and values after another, the next ones on their way meanwhile.
+
+    Without `exchange`, each rank computes with what it has.
+    """
     dist = torch.distributed
     rank, ranks = dist.get_rank(), dist.get_world_size()
     there, state = torch.stack(parts[1:]), None
     for step in range(ranks):
         works, more = [], there
-        if step < ranks - 1:
+        if exchange and step < ranks - 1:
             more = torch.empty_like(there)
             sends = dist.P2POp(dist.isend, there, (rank + 1) % ranks)
             receives = dist.P2POp(dist.irecv, more, (rank - 1) % ranks)
@@ -50,7 +59,7 @@ def _ring(torch: Any, parts: Parts, attend: Callable[[int, Any, Any, Any], Any])
         state = attend((rank - step) % ranks, there[0], there[1], state)
         for work in works:
             work.wait()
-        there = more
+        there = more if exchange else there
     assert state is not None
     return state[0].to(torch.bfloat16)
 
@@ -70,8 +79,16 @@ def _p2p(torch: Any, parts: Parts, causal: bool) -> Any:
     return _ring(torch, parts, attend)
 
 
-def _zigzag(torch: Any, parts: Parts, causal: bool) -> Any:
-    """Of other ranks' keys, all queries see half of them, or half of the queries see all."""
+def zigzag(torch: Any, parts: Parts, causal: bool = True, *, exchange: bool = True) -> Any:
+    """Returns causal attention of chunks that make work equal.
+
+    Of other ranks' keys, all queries see half of them, or half of the queries see all.
+
+    Args:
+        parts: Of this rank.
+        causal: It always is.
+        exchange: Whether ranks get each other's keys; if not, they compute with their own.
+    """
     del causal
     q, rank = parts[0], torch.distributed.get_rank()
     half = q.shape[2] // 2
@@ -90,7 +107,7 @@ def _zigzag(torch: Any, parts: Parts, causal: bool) -> Any:
         out[:, :, half:], lse[:, :, half:] = found
         return out, lse
 
-    return _ring(torch, parts, attend)
+    return _ring(torch, parts, attend, exchange=exchange)
 
 
 def _all_gather(torch: Any, parts: Parts, causal: bool) -> Any:
@@ -128,7 +145,7 @@ def _local_block(torch: Any, parts: Parts, causal: bool) -> Any:
 
 _PROGRAMS: Final[dict[str, Callable[[Any, Parts, bool], Any]]] = {
     "p2p": _p2p,
-    "p2p_zigzag": _zigzag,
+    "p2p_zigzag": zigzag,
     "all_gather": _all_gather,
     "a2a": _a2a,
     "local block": _local_block,

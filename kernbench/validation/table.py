@@ -48,6 +48,11 @@ def _nothing(row: Row) -> tuple[str, ...]:
     return ()
 
 
+def _can(row: Row) -> str:
+    del row
+    return ""
+
+
 def _whole(row: Row, column: str) -> str:
     del row, column
     return ""
@@ -66,6 +71,7 @@ class Table:
         overrides: Settings of the machine and of `ccl.yaml` with which a row was measured.
         only_pytorch: Why no program of `kernbench.torch` can do the same; empty if one can.
         needs: Packages without which a row does not run.
+        refused: Why no program can do what a row did; empty if one can.
         scripts: Folder beside the file with the programs that its rows name; empty if there is
             none. A row then has the folder's path as `SCRIPTS`. Such programs take seconds each.
         part: Which part of the table a cell is of, by its row and column: parts are scored apart.
@@ -79,6 +85,7 @@ class Table:
     overrides: Callable[[Row], tuple[str, ...]] = _nothing
     only_pytorch: str = ""
     needs: Callable[[Row], tuple[str, ...]] = _nothing
+    refused: Callable[[Row], str] = _can
     scripts: str = ""
     part: Callable[[Row, str], str] = _whole
 

@@ -252,3 +252,12 @@ def test_a_number_that_nobody_would_believe_stays_the_bases_and_is_said(tmp_path
     assert amount(found.system.host.pcie.bandwidth) == pytest.approx((1 << 20) / 1e-5, rel=0.01)
     assert list(found.unbelieved) == ["host.pcie.latency"]
     assert "pcie.csv tells -4.2e+06" in found.unbelieved["host.pcie.latency"]
+
+
+@pytest.mark.slow
+def test_the_public_tables_give_the_shipped_machine_again_within_a_point() -> None:
+    pytest.importorskip("scipy")
+    found = calibrate(TABLES.parent / "h200x8", BASE)
+    assert len(found.tables) == 8
+    for name, (_, before, after, _) in found.tables.items():
+        assert abs(after - before) < 0.01, name

@@ -207,3 +207,23 @@ def test_an_operation_costs_more_behind_another_one_and_by_its_library() -> None
         ctx.multiprocessing.spawn(worker, nprocs=1)
     # 2 us to issue one, 7 behind another one; a step of SGD is one operation on three tensors.
     assert found == [2 + 7, 2, 2 + 7 + 30, 2 + 30, 2 + 7 + 3]
+
+
+@pytest.mark.parametrize(("loop", "at_hand"), [(1, 0), (2, 0), (3, 4), (9, 4)])
+def test_operations_of_a_short_loop_find_their_code(loop: int, at_hand: int) -> None:
+    changes = ("system.host.eager.among=7 us", f"system.host.eager.loop={loop}")
+    found = []
+
+    def worker(_: int) -> None:
+        x = torch.ones(8, device="cuda")
+        host = current_process().host
+        for _ in range(3):
+            for call in (x.mul_, x.add_, x.div_):
+                before = host.clock
+                call(2)
+                found.append((host.clock - before) / 1e6)
+
+    with RuntimeContext(RunSpec(topology="sip8", overrides=changes)) as ctx:
+        ctx.multiprocessing.spawn(worker, nprocs=1)
+    # Three in a row are as three before at the sixth operation; from there on they find it.
+    assert found == [2 + 7] * (9 - at_hand) + [2] * at_hand
