@@ -86,7 +86,8 @@ def test_weights_do_not_depend_on_the_layout(kernbench: Kernbench) -> None:
 def _sigmoids(logits: torch.Tensor) -> torch.Tensor:
     kept = best(logits, 3).detach() > 0
     scores = torch.sigmoid(logits) * kept.to(logits.dtype)
-    return 2.5 * scores / (scores.sum(-1, keepdim=True) + 1e-20)
+    weights: torch.Tensor = 2.5 * scores / (scores.sum(-1, keepdim=True) + 1e-20)
+    return weights
 
 
 def _all_then_best(logits: torch.Tensor) -> torch.Tensor:
@@ -161,13 +162,13 @@ def test_identity_experts_give_back_tokens_times_their_choices(kernbench: Kernbe
         rows, sizes, _ = dispatcher.dispatch_postprocess(*dispatcher.token_dispatch(rows, weights))
         assert sum(sizes) == rows.shape[0]
         rows = dispatcher.token_combine(dispatcher.combine_preprocess(rows))
-        return torch.equal(dispatcher.combine_postprocess(rows), topk * x)
+        return bool(torch.equal(dispatcher.combine_postprocess(rows), topk * x))
 
     for name in ("W1", "W5", "zipf:1.5"):
         for kind in ("alltoall", "allgather"):
             ctx = kernbench.context("sip8", routing=name)
-            fields = {"hidden_size": hidden, "moe_token_dispatcher_type": kind}
-            assert on_ranks(ctx, 4, work, **fields) == [True] * 4
+            found = on_ranks(ctx, 4, work, hidden_size=hidden, moe_token_dispatcher_type=kind)
+            assert found == [True] * 4
 
 
 def _kept(logits: np.ndarray[Any, Any], capacity: int, policy: str) -> np.ndarray[Any, Any]:
@@ -192,7 +193,7 @@ def test_a_capacity_drops_rows_and_their_gradients(
 ) -> None:
     tokens = [12] * 4
     # Twelve tokens choose 24 times among 8 experts: 3 for each, of which two thirds are 2.
-    fields = {
+    fields: dict[str, Any] = {
         "moe_expert_capacity_factor": 2 / 3,
         "moe_token_drop_policy": policy,
         "moe_pad_expert_input_to_capacity": padded,
@@ -216,6 +217,9 @@ def test_experts_filled_up_to_a_capacity_need_no_values(kernbench: Kernbench) ->
         layer(torch.zeros(12, HIDDEN, dtype=torch.float64, device="cuda"))
         return layer.token_dispatcher.plan.by_expert
 
-    fields = {"moe_expert_capacity_factor": 1.0, "moe_pad_expert_input_to_capacity": True}
+    fields: dict[str, Any] = {
+        "moe_expert_capacity_factor": 1.0,
+        "moe_pad_expert_input_to_capacity": True,
+    }
     found = on_ranks(kernbench.context("sip8", data=False), 4, work, **fields)
     assert found == [[4 * 3] * 2] * 4

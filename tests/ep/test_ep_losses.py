@@ -20,7 +20,7 @@ def _softmax(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def _chosen(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     order = np.argsort(-logits, axis=-1)[..., :TOPK]
-    return np.eye(EXPERTS)[order].sum(-2)
+    return np.asarray(np.eye(EXPERTS)[order].sum(-2))
 
 
 def _balance(logits: np.ndarray[Any, Any], share: np.ndarray[Any, Any]) -> float:
@@ -36,7 +36,7 @@ def _losses(kernbench: Kernbench, ranks: int, **fields: Any) -> list[Any]:
     """Returns losses, logits and the gradient of the router of a backward pass of nothing else."""
 
     def work(layer: MoELayer, rank: int) -> Any:
-        layer.router.weight.grad = None
+        layer.zero_grad()
         # Two sequences of five tokens: [sequence, batch, hidden].
         x = torch.tensor(tokens_of(rank, 10).reshape(5, 2, HIDDEN), device="cuda")
         probs, _ = layer.router(x)
@@ -91,14 +91,17 @@ def test_a_scale_multiplies_the_gradients_of_losses_alone(kernbench: Kernbench) 
         grads = []
         for scale in (1.0, 8.0):
             MoEAuxLossAutoScaler.set_loss_scale(scale)
-            layer.router.weight.grad = None
+            layer.zero_grad()
             probs, _ = layer.router(x)
             (probs * 0).sum().backward()
             assert layer.router.weight.grad is not None
             grads.append(layer.router.weight.grad.cpu().numpy().copy())
         return grads
 
-    fields = {"moe_router_load_balancing_type": "aux_loss", "moe_aux_loss_coeff": COEFF}
+    fields: dict[str, Any] = {
+        "moe_router_load_balancing_type": "aux_loss",
+        "moe_aux_loss_coeff": COEFF,
+    }
     ((one, eight),) = on_ranks(kernbench.context("sip8"), 1, work, **fields)
     np.testing.assert_allclose(eight, 8 * one, rtol=1e-12)
 
@@ -116,7 +119,7 @@ def test_a_bias_rises_where_ranks_together_chose_less_than_the_mean(kernbench: K
         probs, second = layer.router(x)
         return first.cpu().numpy(), moved, second.cpu().numpy(), probs.detach().cpu().numpy()
 
-    fields = {
+    fields: dict[str, Any] = {
         "moe_router_score_function": "sigmoid",
         "moe_router_enable_expert_bias": True,
         "moe_router_bias_update_rate": 0.25,
