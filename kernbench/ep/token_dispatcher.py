@@ -375,7 +375,10 @@ class MoEAllGatherTokenDispatcher(MoETokenDispatcher):
         return rows.reshape(self.shape)
 
 
-def dispatcher_of(config: MoEConfig, router: TopKRouter) -> Any:
+def dispatcher_of(
+    config: MoEConfig, router: TopKRouter
+) -> MoEAlltoAllTokenDispatcher | MoEAllGatherTokenDispatcher:
     """Returns the dispatcher that the configuration names."""
-    kinds = {"alltoall": MoEAlltoAllTokenDispatcher, "allgather": MoEAllGatherTokenDispatcher}
-    return kinds[config.moe_token_dispatcher_type](config, router)
+    if config.moe_token_dispatcher_type == "alltoall":
+        return MoEAlltoAllTokenDispatcher(config, router)
+    return MoEAllGatherTokenDispatcher(config, router)
