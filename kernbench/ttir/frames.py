@@ -45,7 +45,8 @@ class Launch:
         grid: Three extents.
         memory: What the programs may touch.
         say: Takes what they print.
-        warn: Takes what is used of lanes that a mask leaves out, and what has left them out.
+        warn: Takes what is used of lanes that a mask leaves out, and what has left them out; None
+            if nobody asks.
 
     Attributes:
         grid: See above, as for `memory`, `say` and `warn`.
@@ -56,7 +57,7 @@ class Launch:
         grid: tuple[int, int, int],
         memory: Memory,
         say: Callable[[str], None],
-        warn: "Callable[[ProgramError, Operation], None]",
+        warn: "Callable[[ProgramError, Operation], None] | None" = None,
     ) -> None:
         self.grid: Final = grid
         self.memory: Final = memory

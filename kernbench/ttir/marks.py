@@ -157,7 +157,8 @@ def tell(operation: Operation, frame: Frame, value: Value, active: Array | None 
             error = ProgramError("undefined", operation, "", program, place[1:], cause=cause)
             if cause.kind != "masked":
                 raise error
-            frame.launch.warn(error, cause.operation)
+            if frame.launch.warn is not None:
+                frame.launch.warn(error, cause.operation)
 
 
 def _checked(operation: Operation, step: Step, places: Iterable[int]) -> Step:
