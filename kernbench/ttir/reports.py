@@ -147,12 +147,11 @@ def _undefined(
     if cause.kind == "unwritten":
         label, place = _placed(cause.address, memory)
         first = f", lane {_tuple(cause.lane)}" if cause.lane else ""
-        many = f"{cause.count} elements of programs that run together were never written"
         return UninitialisedReadError(
             f"{_call(cause.operation)} reads what nothing has written of {label}",
             [
                 *_places(cause.operation),
-                f"program {_program(cause.program, grid)}{first}: {place}; {many}",
+                f"program {_program(cause.program, grid)}{first}: {place}, the first of {cause.count}",
                 *facts,
             ],
             hint="write them first, or make the tensor with zeros() instead of empty()",

@@ -163,8 +163,7 @@ def test_what_nothing_has_written_is_told_where_it_is_stored() -> None:
         "M5",
         "tl.load reads what nothing has written of argument x",
         "at mine.py:3:5",
-        "program (0, 0, 0), lane (3,): byte 12 of 32; 2 elements of programs that run together "
-        "were never written",
+        "program (0, 0, 0), lane (3,): byte 12 of 32, the first of 2",
         "tl.store uses it in program (0, 0, 0) of kernel, lane (3,)",
         "at mine.py:9:5",
     ]
