@@ -90,6 +90,7 @@ def changed(
         found, differs = _in_turn(elements, indices, news, combine)
         memory.changes += differs
         out[places] = found.reshape(out[places].shape)
+    memory.wrote(address, address.shape[1:], dtype, active, root)
     return out
 
 

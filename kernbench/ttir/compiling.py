@@ -53,6 +53,7 @@ class Compiler:
         module: The module that it is of.
         function: What to make steps of.
         handlers: What makes a step of an operation, by its name.
+        watch: Makes of a step one that also looks at what it uses; None for as they are.
 
     Attributes:
         module: See above, as for `function`.
@@ -60,17 +61,22 @@ class Compiler:
             that is not known before it runs.
         used: Numbers of the values that some operation takes.
         largest: Elements of its largest tile.
-        handlers: See above.
+        handlers: See above, as for `watch`.
         waits: Whether a program may wait for what another one writes.
         stores: The arguments whose memory is stored to; None for memory that is not known.
     """
 
     def __init__(
-        self, module: Module, function: Function, handlers: "Mapping[str, Handler]"
+        self,
+        module: Module,
+        function: Function,
+        handlers: "Mapping[str, Handler]",
+        watch: "Watch | None" = None,
     ) -> None:
         self.module: Final = module
         self.function: Final = function
         self.handlers: Final = handlers
+        self.watch: Final = watch
         self.roots: Final = roots_of(function)
         self.used: Final = used_in(function.body)
         self.largest = 1
@@ -89,10 +95,12 @@ class Compiler:
         for operation in block.operations:
             if operation.name in ENDS:
                 end = operation
+                if self.watch is not None and len(operation.operands):
+                    steps.append(self.watch(self, operation, _nothing))
                 break
             step = self._step(operation)
             if step is not None:
-                steps.append(step)
+                steps.append(step if self.watch is None else self.watch(self, operation, step))
         return Body(steps, end, block.arguments)
 
     def _step(self, operation: Operation) -> Step | None:
@@ -125,6 +133,13 @@ class Compiler:
             used -= _defined_in(region)
         return sorted(used)
 
+
+def _nothing(frame: Frame) -> None:
+    del frame
+
+
+Watch = Callable[[Compiler, Operation, Step], Step]
+"""Makes a step of the step of an operation; of one that ends a block, too, whose step is empty."""
 
 Handler = Callable[[Compiler, Operation], Step | None]
 """Makes a step of an operation; None if there is nothing to do."""

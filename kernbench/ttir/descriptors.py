@@ -9,7 +9,9 @@ from kernbench.ttir.accesses import outside
 from kernbench.ttir.arithmetic import Array
 from kernbench.ttir.atomics import changed, combination
 from kernbench.ttir.compiling import Compiler, Handler
-from kernbench.ttir.frames import BlockOf, Frame, Step
+from kernbench.ttir.frames import BlockOf, Frame, ProgramError, Step
+from kernbench.ttir.marked import Marked, unwritten
+from kernbench.ttir.marks import tell
 from kernbench.ttir.memory import OutsideError
 from kernbench.ttir.module import Operation
 from kernbench.ttir.module import Value as Named
@@ -17,6 +19,9 @@ from kernbench.ttir.races import Access
 from kernbench.ttir.sums import Value, plain, summed
 from kernbench.ttir.tiles import full
 from kernbench.ttir.types import Descriptor, Type
+
+_GRAIN: Final = 16
+"""Bytes of which addresses and strides of a tensor with a descriptor are multiples."""
 
 _NAN: Final = 2
 """What `padding` says if elements outside are NaN; 1 is that they are 0."""
@@ -33,6 +38,7 @@ def _make(compiler: Compiler, operation: Operation) -> Step:
     def step(frame: Frame) -> None:
         values = frame.values
         held = [plain(values[number]).astype(np.int64) for number in numbers]
+        _fits(operation, frame, plain(values[base]), held[:rank], held[rank:], size)
         frame.values[result.number] = BlockOf(
             plain(values[base]),
             tuple(held[:rank]),
@@ -43,6 +49,39 @@ def _make(compiler: Compiler, operation: Operation) -> Step:
         )
 
     return step
+
+
+def _fits(
+    operation: Operation,
+    frame: Frame,
+    base: Array,
+    extents: Sequence[Array],
+    strides: Sequence[Array],
+    size: int,
+) -> None:
+    """Checks what GPUs ask of a descriptor (CUDA driver API, `cuTensorMapEncodeTiled`).
+
+    Args:
+        base: Address of the first element, `[programs or 1]`, as for extents and strides.
+        strides: In elements.
+        size: Bytes of an element.
+
+    Raises:
+        ProgramError: If GPUs take no such address, extent or stride.
+    """
+    asked = [
+        (base % _GRAIN == 0, f"begins at an address that is no multiple of {_GRAIN}"),
+        *((extent > 0, f"has an extent of {int(extent.min())}") for extent in extents),
+        *(
+            (stride * size % _GRAIN == 0, f"has a stride that is no multiple of {_GRAIN} bytes")
+            for stride in strides[:-1]
+        ),
+        (strides[-1] == 1, "has elements along its last axis that are no neighbours"),
+    ]
+    for held, message in asked:
+        if not held.all():
+            program = int(frame.programs[int(np.argmin(held)) if len(held) > 1 else 0])
+            raise ProgramError("descriptor", operation, message, program, ())
 
 
 def _descriptor_of(type_: Type) -> Descriptor:
@@ -109,8 +148,16 @@ def _load(compiler: Compiler, operation: Operation) -> Step:
             )
         except OutsideError as error:
             raise outside(error, operation, frame) from None
+        memory = frame.launch.memory
+        marks = unwritten(memory, by, address, shape, kind.dtype, inside, held.root)
         lacking = len(shape) - len(kind.shape)
-        frame.values[result.number] = found.reshape(found.shape[0], *found.shape[1 + lacking :])
+
+        def without(array: Array) -> Array:
+            return array.reshape(array.shape[0], *array.shape[1 + lacking :])
+
+        frame.values[result.number] = (
+            Marked(found, marks).marked(without) if marks else without(found)
+        )
 
     return step
 
@@ -131,6 +178,11 @@ def _store(compiler: Compiler, operation: Operation) -> Step:
         address, inside = _addressed(held, _places(frame, offsets), shape)
         array = full(frame.values[value.number], kind)
         array = array.reshape(array.shape[0], *shape)
+        if type(frame.values[value.number]) is Marked:
+            marked = frame.values[value.number].marked(
+                lambda part: full(part, kind).reshape(-1, *shape)
+            )
+            tell(operation, frame, marked, inside)
         memory = frame.launch.memory
         try:
             if combine is None:

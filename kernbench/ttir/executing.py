@@ -21,10 +21,11 @@ from kernbench.ttir import (
 from kernbench.ttir.compiling import Compiler, Handler
 from kernbench.ttir.flow import run_blocks
 from kernbench.ttir.frames import Frame, Held, Launch, ProgramError
+from kernbench.ttir.marks import marking, may_mark
 from kernbench.ttir.memory import Memory
-from kernbench.ttir.module import Module
+from kernbench.ttir.module import Module, Operation
 from kernbench.ttir.races import RaceError, Races
-from kernbench.ttir.reports import race, report
+from kernbench.ttir.reports import race, report, warning
 from kernbench.ttir.roots import touched
 
 HANDLERS: Final[Mapping[str, Handler]] = {
@@ -63,7 +64,12 @@ class Executable:
 
     def __init__(self, module: Module) -> None:
         self.module: Final = module
-        self._compiled: Final = Compiler(module, module.kernel, HANDLERS)
+        # What may mark elements, and memory that is not all written, need steps that look.
+        self._compiled: Final = Compiler(
+            module, module.kernel, HANDLERS, marking if may_mark(module) else None
+        )
+        self._watched = None if self._compiled.watch is None else self._compiled
+        self._warned: Final[set[tuple[Operation, Operation]]] = set()
         self.loads, self.stores = touched(module.kernel, self._compiled.roots)
 
     def run(
@@ -85,25 +91,38 @@ class Executable:
 
         Raises:
             KernbenchError: If a program does what it must not: it touches other memory (M1, M2) or
-                what another one touches (M12), an assertion does not hold, or it waits for what no
-                program before it writes (K7).
+                what another one touches (M12), it uses what nothing has written (M5) or a quotient
+                by 0 (K13), makes a descriptor that GPUs refuse (K15), an assertion does not hold,
+                or it waits for what no program before it writes (K7).
         """
         total = grid[0] * grid[1] * grid[2]
         # One that takes a lock is to end before the next one begins, which may want the lock.
         together = 1 if self._compiled.waits else max(1, _ELEMENTS // self._compiled.largest)
-        launch = Launch(grid, memory, say)
+        compiled = self._compiled
+        if memory.incomplete:
+            if self._watched is None:
+                self._watched = Compiler(self.module, self.module.kernel, HANDLERS, marking)
+            compiled = self._watched
+
+        def warn(error: ProgramError, cause: Operation) -> None:
+            if (error.operation, cause) not in self._warned:
+                self._warned.add((error.operation, cause))
+                warning(report(error, self.module.kernel.name, grid, memory), error.operation)
+
+        launch = Launch(grid, memory, say, warn)
         memory.races = Races(memory.ranges(self._compiled.stores), total) if races else None
         try:
             with np.errstate(all="ignore"):
                 for first in range(0, total, together):
-                    self._run(np.arange(first, min(total, first + together)), arguments, launch)
+                    programs = np.arange(first, min(total, first + together))
+                    self._run(compiled, programs, arguments, launch)
         except ProgramError as error:
-            raise report(error, self.module.kernel.name, grid) from None
+            raise report(error, self.module.kernel.name, grid, memory) from None
         except RaceError as error:
             raise race(error, self.module.kernel.name, grid, memory) from None
 
-    def _run(self, programs: Any, arguments: Sequence[Held], launch: Launch) -> None:
-        compiled = self._compiled
+    @staticmethod
+    def _run(compiled: Compiler, programs: Any, arguments: Sequence[Held], launch: Launch) -> None:
         values: list[Any] = [None] * compiled.function.values
         for value, held in zip(compiled.function.arguments, arguments, strict=True):
             values[value.number] = held

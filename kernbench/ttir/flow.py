@@ -216,7 +216,7 @@ def _while(compiler: Compiler, operation: Operation) -> Step:
 
 def _call(compiler: Compiler, operation: Operation) -> Step:
     function = compiler.module.functions[called(operation)]
-    callee = Compiler(compiler.module, function, compiler.handlers)
+    callee = Compiler(compiler.module, function, compiler.handlers, compiler.watch)
     compiler.largest = max(compiler.largest, callee.largest)
     compiler.waits |= callee.waits
     compiler.stores.update(callee.stores)

@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from kernbench.ttir.arithmetic import Array
+from kernbench.ttir.marked import Cause, Marked, marks_of
 from kernbench.ttir.memory import Memory, OutsideError
 from kernbench.ttir.module import Operation
 from kernbench.ttir.sums import Sum, Value, plain
@@ -44,9 +45,11 @@ class Launch:
         grid: Three extents.
         memory: What the programs may touch.
         say: Takes what they print.
+        warn: Takes what is used of lanes that a mask leaves out, and what has left them out; None
+            if nobody asks.
 
     Attributes:
-        grid: See above, as for `memory` and `say`.
+        grid: See above, as for `memory`, `say` and `warn`.
     """
 
     def __init__(
@@ -54,10 +57,12 @@ class Launch:
         grid: tuple[int, int, int],
         memory: Memory,
         say: Callable[[str], None],
+        warn: "Callable[[ProgramError, Operation], None] | None" = None,
     ) -> None:
         self.grid: Final = grid
         self.memory: Final = memory
         self.say: Final = say
+        self.warn: Final = warn
 
     def program(self, number: int) -> tuple[int, int, int]:
         """Returns the place in the grid of a program."""
@@ -119,6 +124,8 @@ def taken(held: Held, places: Array) -> Held:
             held.padding,
             held.root,
         )
+    if isinstance(held, Marked):
+        return held.marked(lambda part: part if part.shape[0] == 1 else part[places])
     if isinstance(held, Sum):
         return held.each(lambda part: part if part.shape[0] == 1 else part[places])
     return held if held.shape[0] == 1 else held[places]
@@ -150,9 +157,19 @@ def merged(count: int, parts: Sequence[tuple[Array, Held]]) -> Held:
             first.padding,
             first.root if all(one.root == first.root for _, one in held) else None,
         )
-    return _joined(
+    whole = _joined(
         count, [(places, plain(one)) for places, one in parts if not isinstance(one, BlockOf)]
     )
+    keys = dict.fromkeys(key for _, one in parts for key in marks_of(one))
+    return Marked(whole, {key: _marks(count, parts, key) for key in keys}) if keys else whole
+
+
+def _marks(count: int, parts: Sequence[tuple[Array, Held]], key: Operation) -> tuple[Cause, Array]:
+    found = [(places, marks_of(one).get(key)) for places, one in parts]
+    cause = next(mark[0] for _, mark in found if mark is not None)
+    ndim = next(mark[1].ndim for _, mark in found if mark is not None)
+    none = np.zeros((1,) * ndim, np.bool_)
+    return cause, _joined(count, [(at, none if mark is None else mark[1]) for at, mark in found])
 
 
 def _joined(count: int, parts: Sequence[tuple[Array, Array]]) -> Array:
@@ -167,12 +184,15 @@ class ProgramError(Exception):
     """A program does what it must not; `reports` makes a report for users of it.
 
     Args:
-        kind: What: `assert`, `outside` or `wait`, which is to wait for what nobody writes.
+        kind: What: `assert`, `descriptor`, which is to make one that GPUs refuse, `outside`,
+            `undefined`, which is to use what is not defined, or `wait`, which is to wait for what
+            nobody writes.
         operation: What does it.
         message: What the kernel, or the executor, says of it.
         program: Number of the first program that does it.
         lane: Place of the first element in the tile.
         outside: Which elements are outside of the memory, if some are.
+        cause: Why what is used is not defined, if it is not.
     """
 
     def __init__(
@@ -183,7 +203,8 @@ class ProgramError(Exception):
         program: int,
         lane: tuple[int, ...],
         outside: OutsideError | None = None,
+        cause: Cause | None = None,
     ) -> None:
         super().__init__(message)
         self.kind, self.operation, self.message = kind, operation, message
-        self.program, self.lane, self.outside = program, lane, outside
+        self.program, self.lane, self.outside, self.cause = program, lane, outside, cause

@@ -7,13 +7,14 @@ gathered.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
 from kernbench.ttir.arithmetic import Array
 from kernbench.ttir.races import Access, Races
-from kernbench.ttir.sums import Sum, Value, parts_of, plain
+from kernbench.ttir.rows import Rows, joint_shape, leading, rows_of, shortened, spread
+from kernbench.ttir.sums import Value, plain
 
 _BITS: Final = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
@@ -28,6 +29,8 @@ class Allocation:
         data: Its bytes, in one dimension.
         read: Whether a program has read it.
         written: Whether a program has written it.
+        unwritten: True for each byte that nothing has written; None if all are written. What
+            programs write is taken out of it.
     """
 
     label: str
@@ -35,6 +38,7 @@ class Allocation:
     data: np.ndarray[Any, np.dtype[np.uint8]]
     read: bool = False
     written: bool = False
+    unwritten: np.ndarray[Any, np.dtype[np.bool_]] | None = None
     _views: dict[np.dtype[Any], Array] = field(default_factory=dict)
 
     @property
@@ -74,20 +78,6 @@ class OutsideError(Exception):
         self.misaligned = misaligned
 
 
-class _Rows(NamedTuple):
-    """A tile whose last axis is regular.
-
-    Attributes:
-        starts: Addresses of the first elements; the last axis has the extent 1.
-        length: Extent of the last axis.
-        step: Bytes from one element to the next.
-    """
-
-    starts: Array
-    length: int
-    step: int
-
-
 class Memory:
     """The allocations of a launch.
 
@@ -108,6 +98,9 @@ class Memory:
         self.changes = 0
         self.races: Races | None = None
         unique = {each.start: each for each in (*others, *arguments.values())}
+        self._marks: Final = (
+            self._marks_of(unique) if any(map(_incomplete, unique.values())) else None
+        )
         self._sorted: Final = [unique[start] for start in sorted(unique)]
         self._starts: Final = np.array([each.start for each in self._sorted], np.int64)
 
@@ -134,7 +127,7 @@ class Memory:
             OutsideError: If an element is in no memory of the kernel's.
             RaceError: If another program has stored to an element.
         """
-        mask = _shortened(mask)
+        mask = shortened(mask)
         if mask is not None and not mask.any():
             return np.zeros((1,) * (1 + len(shape)), dtype) if other is None else other
         found = self._loaded(address, shape, dtype, mask, other, root)
@@ -151,13 +144,13 @@ class Memory:
         other: Array | None,
         root: int | None,
     ) -> Array:
-        rows = _rows_of(address, shape)
+        rows = rows_of(address, shape)
         if rows is not None:
             found = self._load_rows(rows, dtype, mask, other, root)
             if found is not None:
                 return found
-        full = _spread(plain(address), shape)
-        active = None if mask is None else np.broadcast_to(mask, _joint(full, mask))
+        full = spread(plain(address), shape)
+        active = None if mask is None else np.broadcast_to(mask, joint_shape(full, mask))
         full = full if active is None else np.broadcast_to(full, active.shape)
         out = np.zeros(full.shape, dtype)
         for allocation, places in self._allocations(full, active, dtype, root):
@@ -189,10 +182,22 @@ class Memory:
             OutsideError: If an element is in no memory of the kernel's.
             RaceError: If other programs or lanes touch an element that this changes.
         """
-        mask = _shortened(mask)
+        mask = shortened(mask)
         if mask is not None and not mask.any():
             return
         self.changes += 1
+        self._checked(address, shape, values, mask, root, by)
+        self.wrote(address, shape, values.dtype, mask, root)
+
+    def _checked(
+        self,
+        address: Value,
+        shape: tuple[int, ...],
+        values: Array,
+        mask: Array | None,
+        root: int | None,
+        by: Access | None,
+    ) -> None:
         races = None if by is None else self.races
         if races is None or by is None:
             self._stored(address, shape, values, mask, root)
@@ -215,19 +220,64 @@ class Memory:
         root: int | None,
     ) -> None:
         dtype = values.dtype
-        rows = _rows_of(address, shape)
+        rows = rows_of(address, shape)
         if rows is not None and rows.step > 0:
-            count = rows.length if mask is None else _leading(mask, rows.length)
+            count = rows.length if mask is None else leading(mask, rows.length)
             if count and self._store_rows(rows._replace(length=count), values, root):
                 return
-        full = _spread(plain(address), shape)
-        joint = _joint(full, values) if mask is None else _joint(full, values, mask)
+        full = spread(plain(address), shape)
+        joint = joint_shape(full, values) if mask is None else joint_shape(full, values, mask)
         full, values = np.broadcast_to(full, joint), np.broadcast_to(values, joint)
         active = None if mask is None else np.broadcast_to(mask, joint)
         for allocation, places in self._allocations(full, active, dtype, root):
             allocation.written = True
             indices = (full[places] - allocation.start) // dtype.itemsize
             allocation.view(dtype)[indices] = values[places]
+
+    def _marks_of(self, unique: "Mapping[int, Allocation]") -> "Memory":
+        """Returns memory of which a byte is 1 where nothing has written that of this one."""
+        made: dict[int, Allocation] = {}
+        for start, each in unique.items():
+            marks = each.unwritten
+            data = np.zeros(len(each.data), np.uint8) if marks is None else marks.view(np.uint8)
+            made[start] = Allocation(each.label, start, data)
+        given = {number: made[each.start] for number, each in self.arguments.items()}
+        return Memory(given, list(made.values()))
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether there are bytes that nothing has written."""
+        return self._marks is not None
+
+    def gaps(
+        self,
+        address: Value,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        mask: Array | None,
+        root: int | None,
+    ) -> Array | None:
+        """Returns True for the elements of a load that nothing has written; None if all are."""
+        known = None if root is None else self.arguments.get(root)
+        if self._marks is None or (known is not None and not _incomplete(known)):
+            return None
+        bits = np.dtype(_BITS[dtype.itemsize])
+        found: Array = self._marks.load(address, shape, bits, mask, None, root) != 0
+        return found if found.any() else None
+
+    def wrote(
+        self,
+        address: Value,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        mask: Array | None,
+        root: int | None,
+    ) -> None:
+        """Notes that elements are written, as for `store`."""
+        known = None if root is None else self.arguments.get(root)
+        if self._marks is not None and (known is None or _incomplete(known)):
+            none = np.zeros((1,) * (1 + len(shape)), _BITS[dtype.itemsize])
+            self._marks.store(address, shape, none, mask, root)
 
     def ranges(self, roots: Iterable[int | None]) -> list[tuple[int, int]]:
         """Returns the first addresses and ends of memory that pointers may be in.
@@ -256,7 +306,7 @@ class Memory:
 
     def _load_rows(
         self,
-        rows: _Rows,
+        rows: Rows,
         dtype: np.dtype[Any],
         mask: Array | None,
         other: Array | None,
@@ -264,7 +314,7 @@ class Memory:
     ) -> Array | None:
         """Returns the elements of regular rows; None if they have to be looked at one by one."""
         length = rows.length
-        count = 0 if mask is None else _leading(mask, length)
+        count = 0 if mask is None else leading(mask, length)
         if count:
             length, mask = count, None
         windows = self._windows(rows, dtype, length, root)
@@ -285,7 +335,7 @@ class Memory:
             return out
         return np.where(mask, out, dtype.type(0) if other is None else other)
 
-    def _store_rows(self, rows: _Rows, values: Array, root: int | None) -> bool:
+    def _store_rows(self, rows: Rows, values: Array, root: int | None) -> bool:
         windows = self._windows(rows, values.dtype, rows.length, root)
         if windows is None:
             return False
@@ -297,7 +347,7 @@ class Memory:
         return True
 
     def _windows(
-        self, rows: _Rows, dtype: np.dtype[Any], length: int, root: int | None
+        self, rows: Rows, dtype: np.dtype[Any], length: int, root: int | None
     ) -> tuple[Array, Array, Allocation] | None:
         """Returns all windows of an allocation, which ones the rows are, and the allocation.
 
@@ -385,47 +435,5 @@ class Memory:
                 raise OutsideError(allocation, off, full, misaligned=True)
 
 
-def _shortened(mask: Array | None) -> Array | None:
-    return None if mask is None or mask.all() else mask
-
-
-def _leading(mask: Array, length: int) -> int:
-    """Returns how many lanes at the front of every row a mask has; 0 if it has any others."""
-    if mask.shape[-1] != length or mask.size != length:
-        return 0
-    count = int(np.count_nonzero(mask))
-    return count if mask.reshape(-1)[:count].all() else 0
-
-
-def _joint(*arrays: Array) -> tuple[int, ...]:
-    return np.broadcast_shapes(*(array.shape for array in arrays))
-
-
-def _spread(array: Array, shape: tuple[int, ...]) -> Array:
-    """Returns an array whose axes have the tile's extents; that of the programs stays."""
-    return np.broadcast_to(array, (array.shape[0], *shape))
-
-
-def _rows_of(address: Value, shape: tuple[int, ...]) -> _Rows | None:
-    """Returns addresses as rows; None if elements along the last axis are not evenly spaced."""
-    if not shape or shape[-1] < 2:
-        return None
-    length = shape[-1]
-    others: list[Array] = []
-    along: Array | None = None
-    for part in parts_of(address):
-        if part.shape[-1] == 1:
-            others.append(part)
-        elif along is not None:
-            return _rows_of(address.array, shape) if isinstance(address, Sum) else None
-        else:
-            along = part
-    if along is None:
-        return None
-    step = int(along.flat[1] - along.flat[0])
-    if step == 0 or (np.diff(along, axis=-1) != step).any():
-        return None
-    starts = along[..., :1]
-    for part in others:
-        starts = starts + part
-    return _Rows(np.broadcast_to(starts, (starts.shape[0], *shape[:-1], 1)), length, step)
+def _incomplete(allocation: Allocation) -> bool:
+    return allocation.unwritten is not None

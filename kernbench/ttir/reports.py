@@ -1,12 +1,15 @@
 """Makes reports for users of what programs of a kernel do wrong."""
 
 import linecache
+import warnings
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
 from kernbench.errors import KernbenchError
 from kernbench.ttir.frames import ProgramError
+from kernbench.ttir.marked import Cause
 from kernbench.ttir.memory import Memory, OutsideError
 from kernbench.ttir.module import Operation, Site
 from kernbench.ttir.races import MANY, RaceError
@@ -25,6 +28,26 @@ class ProgramRaceError(KernbenchError):
     """Programs of one launch, or lanes of one store, touch an element in no order (M12)."""
 
 
+class UninitialisedReadError(KernbenchError):
+    """A program uses elements that nothing has written (M5)."""
+
+
+class KernelDivisionError(KernbenchError, ZeroDivisionError):
+    """A program uses the quotient or the remainder of a division by 0 (K13)."""
+
+
+class UndefinedLanesError(KernbenchError):
+    """A program uses lanes of a load that the mask leaves out (K14)."""
+
+
+class UndefinedLanesWarning(UserWarning):
+    """The text of an `UndefinedLanesError`: such a lane often holds 0, so a kernel goes on."""
+
+
+class KernelDescriptorError(KernbenchError):
+    """A program makes a descriptor of a tensor as GPUs do not take it (K15)."""
+
+
 class KernelAssertionError(KernbenchError, AssertionError):
     """A condition that a kernel asserts does not hold."""
 
@@ -33,19 +56,31 @@ class KernelWaitError(KernbenchError):
     """A program waits for what no program before it writes (K7)."""
 
 
-def report(error: ProgramError, kernel: str, grid: tuple[int, int, int]) -> KernbenchError:
+def report(
+    error: ProgramError, kernel: str, grid: tuple[int, int, int], memory: Memory
+) -> KernbenchError:
     """Returns what a user is told of a mistake of a program.
 
     Args:
         error: The mistake.
         kernel: Name of the kernel.
         grid: Extents of its launch.
+        memory: What the launch may touch.
     """
     operation = error.operation
     program = f"program {_program(error.program, grid)} of {kernel}"
     facts = _places(operation)
     if error.outside is not None:
         return _outside(error, error.outside, program, facts)
+    if error.cause is not None:
+        return _undefined(error, error.cause, program, grid, memory)
+    if error.kind == "descriptor":
+        return KernelDescriptorError(
+            f"{program} makes a descriptor of a tensor that {error.message}",
+            facts,
+            hint="pad the rows of the tensor, or load with pointers: tl.load(ptr + offs)",
+            code="K15",
+        )
     if error.kind == "wait":
         return KernelWaitError(
             f"{program} {error.message}",
@@ -56,6 +91,12 @@ def report(error: ProgramError, kernel: str, grid: tuple[int, int, int]) -> Kern
     lane = f", lane {_tuple(error.lane)}" if error.lane else ""
     said = error.message or "an assertion does not hold"
     return KernelAssertionError(f"{kernel}: {said}", [*facts, f"{program}{lane}"])
+
+
+def warning(error: KernbenchError, operation: Operation) -> None:
+    """Warns of what is no error, at the line that asks for an operation."""
+    site = next(iter(_mine(operation)), Site("kernel", 1))
+    warnings.warn_explicit(str(error), UndefinedLanesWarning, site.file, site.line)
 
 
 def race(
@@ -70,11 +111,7 @@ def race(
         memory: What the launch may touch.
     """
     (first, other), (second, mine) = error.first, error.second
-    allocation = memory.at(error.address)
-    label, place = "memory", f"address {error.address}"
-    if allocation is not None:
-        place = f"byte {error.address - allocation.start} of {len(allocation.data)}"
-        label = allocation.label
+    label, place = _placed(error.address, memory)
     who = f"program {_program(mine, grid)}"
     whom = "other programs" if other == MANY else f"program {_program(other, grid)}"
     if other == mine:
@@ -90,6 +127,58 @@ def race(
         hint="give each program elements of its own, or combine them with tl.atomic_add",
         code="M12",
     )
+
+
+def _placed(address: int, memory: Memory) -> tuple[str, str]:
+    """Returns how the tensor that has an address is called, and where in it that is."""
+    found = memory.at(address)
+    if found is None:
+        return "memory", f"address {address}"
+    return found.label, f"byte {address - found.start} of {len(found.data)}"
+
+
+def _undefined(
+    error: ProgramError, cause: Cause, program: str, grid: tuple[int, int, int], memory: Memory
+) -> KernbenchError:
+    """Returns what is told of a program that uses what is not defined."""
+    lane = f", lane {_tuple(error.lane)}" if error.lane else ""
+    use = _USES.get(error.operation.name, f"{_call(error.operation)} uses it")
+    facts = [f"{use} in {program}{lane}", *_places(error.operation)]
+    if cause.kind == "unwritten":
+        label, place = _placed(cause.address, memory)
+        first = f", lane {_tuple(cause.lane)}" if cause.lane else ""
+        return UninitialisedReadError(
+            f"{_call(cause.operation)} reads what nothing has written of {label}",
+            [
+                *_places(cause.operation),
+                f"program {_program(cause.program, grid)}{first}: {place}, the first of {cause.count}",
+                *facts,
+            ],
+            hint="write them first, or make the tensor with zeros() instead of empty()",
+            code="M5",
+        )
+    if cause.kind == "divided":
+        return KernelDivisionError(
+            f"{program} divides a whole number by 0",
+            [*_places(cause.operation), *facts],
+            hint="divide by tl.where(divisor == 0, 1, divisor)",
+            code="K13",
+        )
+    return UndefinedLanesError(
+        f"{program} uses lanes that the mask of tl.load leaves out and no other= defines",
+        [*_places(cause.operation), *facts],
+        hint="say what these lanes are: tl.load(ptr, mask=mask, other=0.0)",
+        code="K14",
+    )
+
+
+_USES: Final = {
+    "cf.cond_br": "a branch depends on it",
+    "scf.condition": "a loop depends on it",
+    "scf.for": "a loop depends on it",
+    "scf.if": "a branch depends on it",
+}
+"""How operations that choose where to go on use a value."""
 
 
 def _program(number: int, grid: tuple[int, int, int]) -> str:
@@ -141,11 +230,16 @@ def _tuple(place: tuple[int, ...]) -> str:
 
 def _places(operation: Operation) -> list[str]:
     """Returns where the kernel asks for an operation: the innermost line of the user's first."""
-    mine = [site for site in operation.sites if _LIBRARY not in site.file.replace("\\", "/")]
     return [
         f"{'called at' if place else 'at'} {_shown(site)}"
-        for place, site in enumerate(mine or operation.sites)
+        for place, site in enumerate(_mine(operation))
     ]
+
+
+def _mine(operation: Operation) -> Sequence[Site]:
+    """Returns the sites of an operation, without those in Triton's library if there are others."""
+    mine = [site for site in operation.sites if _LIBRARY not in site.file.replace("\\", "/")]
+    return mine or operation.sites
 
 
 def _shown(site: Site) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import greenlet
+import numpy as np
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
@@ -28,6 +29,10 @@ from kernbench.topology import load_topology, shipped_machines
 from kernbench.tp import parallel_state
 from kernbench.tp.config import ModelParallelConfig
 from kernbench.tp.layers import ColumnParallelLinear
+from kernbench.ttir.executing import Executable
+from kernbench.ttir.memory import Allocation as Bytes
+from kernbench.ttir.memory import Memory
+from kernbench.ttir.reader import read
 
 Program = Callable[[Kernbench], object]
 
@@ -507,6 +512,86 @@ def k12(rank: int) -> None:
 
     x, out = torch.ones(64, device="cuda"), torch.empty(1, device="cuda")
     total[(1,)](x, out, 64, block=16)
+
+
+def compiled(name: str, source: str, operations: str, *arguments: np.ndarray[Any, Any]) -> None:
+    """Runs a kernel as Triton's compiler leaves it, on arrays of which the last is the output.
+
+    Args:
+        name: Name of the kernel, and of its file.
+        source: The kernel in Python, to which the text of the IR tells lines.
+        operations: Operations on `%a`, `%b` and so on, which point to whole numbers.
+    """
+    Path(f"{name}.py").write_text(source)
+    names = "abc"[: len(arguments)]
+    given = ", ".join(f"%{name}: !tt.ptr<i32>" for name in names)
+    text = f"module {{ tt.func public @{name}({given}) {{\n{operations}\ntt.return\n}} }}"
+    starts = [(1 + place) << 20 for place in range(len(arguments))]
+    memory = Memory(
+        {
+            place: Bytes(f"argument {name}", start, array.view(np.uint8))
+            for place, (name, start, array) in enumerate(zip(names, starts, arguments, strict=True))
+        }
+    )
+    pointers = [np.array([start]) for start in starts]
+    Executable(read(text)).run((1, 1, 1), pointers, memory, print)
+
+
+@on_main
+def k13(kernbench: Kernbench) -> None:
+    source = """
+@triton.jit
+def mean(total, count, out):
+    tl.store(out, tl.load(total) // tl.load(count))
+"""
+    operations = """
+%x = tt.load %a : !tt.ptr<i32> loc("mean.py":4:27)
+%y = tt.load %b : !tt.ptr<i32> loc("mean.py":4:45)
+%z = arith.divsi %x, %y : i32 loc("mean.py":4:37)
+tt.store %c, %z : !tt.ptr<i32> loc("mean.py":4:5)"""
+    compiled("mean", source, operations, *np.array([[5], [0], [0]], np.int32))
+
+
+@on_main
+def k14(kernbench: Kernbench) -> None:
+    source = """
+@triton.jit
+def largest(x, out, n: tl.constexpr):
+    lanes = tl.arange(0, 8)
+    values = tl.load(x + lanes, mask=lanes < n)
+    tl.store(out, tl.max(values))
+"""
+    operations = """
+%n = arith.constant dense<5> : tensor<8xi32>
+%l = tt.make_range {end = 8 : i32, start = 0 : i32} : tensor<8xi32>
+%m = arith.cmpi slt, %l, %n : tensor<8xi32>
+%s = tt.splat %a : !tt.ptr<i32> -> tensor<8x!tt.ptr<i32>>
+%p = tt.addptr %s, %l : tensor<8x!tt.ptr<i32>>, tensor<8xi32>
+%v = tt.load %p, %m : tensor<8x!tt.ptr<i32>> loc("largest.py":5:14)
+%r = "tt.reduce"(%v) <{axis = 0 : i32}> ({
+^bb0(%f: i32, %g: i32):
+  %h = arith.maxsi %f, %g : i32
+  tt.reduce.return %h : i32
+}) : (tensor<8xi32>) -> i32
+tt.store %b, %r : !tt.ptr<i32> loc("largest.py":6:5)"""
+    compiled("largest", source, operations, -np.arange(1, 6, dtype=np.int32), np.zeros(1, np.int32))
+
+
+@on_main
+def k15(kernbench: Kernbench) -> None:
+    source = """
+@triton.jit
+def corner(x, rows, columns):
+    tensor = tl.make_tensor_descriptor(x, [rows, columns], [columns, 1], [4, 4])
+    print(tensor.load([0, 0]))
+"""
+    operations = """
+%r = arith.constant 4 : i32
+%c = arith.constant 6 : i32
+%s = arith.constant 6 : i64
+%o = arith.constant 1 : i64
+%d = tt.make_tensor_descriptor %a, [%r, %c], [%s, %o] : <i32>, <4x4xi32> loc("corner.py":4:14)"""
+    compiled("corner", source, operations, np.zeros(24, np.int32))
 
 
 # Ranks

@@ -312,3 +312,34 @@ def test_a_reduction_through_a_descriptor_knows_numbers_without_a_sign(
     run(text, [x, out])
 
     assert out.tolist() == expected
+
+
+DESCRIPTOR = """    %c = arith.constant {rows} : i32
+    %s = arith.constant {stride} : i64
+    %one = arith.constant {last} : i64
+    %move = arith.constant {move} : i32
+    %p = tt.addptr %x, %move : !tt.ptr<f32>, i32
+    %d = tt.make_tensor_descriptor %p, [%c, %c], [%s, %one] : <f32>, <4x4xf32> loc("mine.py":7:5)"""
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"move": 1}, "begins at an address that is no multiple of 16"),
+        ({"stride": 6}, "has a stride that is no multiple of 16 bytes"),
+        ({"last": 2}, "has elements along its last axis that are no neighbours"),
+        ({"rows": 0}, "has an extent of 0"),
+    ],
+)
+def test_a_descriptor_that_gpus_refuse_is_told(said: dict[str, int], message: str) -> None:
+    numbers = {"rows": 4, "stride": 8, "last": 1, "move": 0}
+    run(kernel("%x: !tt.ptr<f32>", DESCRIPTOR.format(**numbers)), [np.zeros(64, np.float32)])
+
+    with pytest.raises(KernbenchError) as caught:
+        run(
+            kernel("%x: !tt.ptr<f32>", DESCRIPTOR.format(**{**numbers, **said})),
+            [np.zeros(64, np.float32)],
+        )
+
+    told = f"[K15] program (0, 0, 0) of kernel makes a descriptor of a tensor that {message}"
+    assert str(caught.value).split("\n")[:2] == [told, "  at mine.py:7:5"]

@@ -1,0 +1,70 @@
+"""Tiles of addresses as rows whose elements lie at even distances, and masks of them."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from kernbench.ttir.arithmetic import Array
+from kernbench.ttir.sums import Sum, Value, parts_of
+
+
+class Rows(NamedTuple):
+    """A tile whose last axis is regular.
+
+    Attributes:
+        starts: Addresses of the first elements; the last axis has the extent 1.
+        length: Extent of the last axis.
+        step: Bytes from one element to the next.
+    """
+
+    starts: Array
+    length: int
+    step: int
+
+
+def shortened(mask: Array | None) -> Array | None:
+    """Returns a mask, or None if it has all lanes."""
+    return None if mask is None or mask.all() else mask
+
+
+def leading(mask: Array, length: int) -> int:
+    """Returns how many lanes at the front of every row a mask has; 0 if it has any others."""
+    if mask.shape[-1] != length or mask.size != length:
+        return 0
+    count = int(np.count_nonzero(mask))
+    return count if mask.reshape(-1)[:count].all() else 0
+
+
+def joint_shape(*arrays: Array) -> tuple[int, ...]:
+    """Returns the shape that arrays have together."""
+    return np.broadcast_shapes(*(array.shape for array in arrays))
+
+
+def spread(array: Array, shape: tuple[int, ...]) -> Array:
+    """Returns an array whose axes have the tile's extents; that of the programs stays."""
+    return np.broadcast_to(array, (array.shape[0], *shape))
+
+
+def rows_of(address: Value, shape: tuple[int, ...]) -> Rows | None:
+    """Returns addresses as rows; None if elements along the last axis are not evenly spaced."""
+    if not shape or shape[-1] < 2:
+        return None
+    length = shape[-1]
+    others: list[Array] = []
+    along: Array | None = None
+    for part in parts_of(address):
+        if part.shape[-1] == 1:
+            others.append(part)
+        elif along is not None:
+            return rows_of(address.array, shape) if isinstance(address, Sum) else None
+        else:
+            along = part
+    if along is None:
+        return None
+    step = int(along.flat[1] - along.flat[0])
+    if step == 0 or (np.diff(along, axis=-1) != step).any():
+        return None
+    starts = along[..., :1]
+    for part in others:
+        starts = starts + part
+    return Rows(np.broadcast_to(starts, (starts.shape[0], *shape[:-1], 1)), length, step)
