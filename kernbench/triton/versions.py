@@ -24,6 +24,10 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "triton.backends": ("backends", "Backend"),
     "triton.backends.compiler": ("GPUTarget", "Language.TRITON"),
     "triton.backends.driver": ("DriverBase",),
+    "triton._C.libtriton": ("ir.context", "ir.load_dialects", "ir.parse_mlir_module"),
+    "triton.knobs": ("nvidia",),
+    "triton.runtime.cache": ("get_cache_manager",),
+    "triton.runtime.errors": ("OutOfResources", "PTXASError"),
     "triton.backends.nvidia.compiler": (
         "CUDABackend.add_stages",
         "CUDABackend.make_ttir",

@@ -285,7 +285,11 @@ def _is_counted(operation: Operation) -> bool:
 
 
 def counts(frame: Frame) -> Counts:
-    """Returns the launch that a frame is of."""
+    """Returns the launch that a frame is of.
+
+    Raises:
+        TypeError: If it is not counted.
+    """
     launch = frame.launch
     if not isinstance(launch, Counts):
         raise TypeError("this launch is not counted")
