@@ -13,7 +13,7 @@ class Origins:
     """Follows which chunk of the operation's blocks lies where.
 
     Args:
-        file: The file.
+        file: One that is right.
         memory: Where its chunks lie.
         log: What happens in each round.
 
@@ -94,7 +94,7 @@ class Chunks:
     image number `s - c`: it is as long there, and chunks in a row stay in a row.
 
     Args:
-        file: The file.
+        file: One that is right.
         mode: Whether input and output are one buffer.
         origins: Which chunk a step's first one is, by block, step and whether it is the source.
     """
@@ -166,7 +166,7 @@ class Sums:
     It may if nobody reads these chunks before they are written, in the order of the rounds.
 
     Args:
-        file: The file.
+        file: One that is right.
         memory: Where its chunks lie.
         log: What happens in each round.
 
