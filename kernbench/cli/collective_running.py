@@ -6,7 +6,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from kernbench.ccl.config import AUTO, Chosen, choose, find_ccl_file, load_ccl
+from kernbench.ccl.config import Chosen, choose, find_ccl_file, load_ccl
 from kernbench.ccl.files.blocks import Blocks
 from kernbench.ccl.files.load import load
 from kernbench.ccl.files.picture import as_svg, as_text
@@ -117,7 +117,7 @@ def time_file(path: Path, machine: str, sizes: tuple[str, str, int]) -> None:
     file, topology = load(path), load_topology(machine).topology_obj
     _check_ranks(file.ranks, topology)
     chosen = _chosen(file, module_of(path), topology)
-    choices = Choices(None, (f"defaults.algorithm={AUTO}",), topology)
+    choices = Choices(None, (), topology)
     system = topology.machine.system
     lines = [
         f"# {file.name}: {file.operation} of {file.ranks} ranks on {system.name}, float32",

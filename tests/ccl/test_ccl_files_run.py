@@ -194,3 +194,33 @@ def test_auto_takes_no_file(tmp_path: Path) -> None:
         "mine": False,
         "ring": True,
     }
+
+
+def test_parts_of_one_message_are_one_message() -> None:
+    """Two blocks of each rank carry two chunks in a row to the same peer, as two instances do."""
+    xml = Xml("allgather", 2, 4)
+    for rank in range(2):
+        for chunk in range(2):
+            block = xml.block(rank, 1 - rank, 1 - rank, chunk)
+            xml.step(block, "s", ("i", chunk))
+            xml.step(block, "r", ("i", 0), ("o", 2 * (1 - rank) + chunk))
+    lowered = lower(msccl_xml.read("a.xml", xml.text))
+    ((matching,),) = [each.matchings for each in lowered.rounds]
+    assert [(one.sender, one.source, one.span) for one in matching] == [(0, 0, 2), (1, 2, 2)]
+
+
+def test_moves_that_depend_on_each_other_stay_apart() -> None:
+    """Chunk 0 of rank 0 goes to scratch 0, and on to scratch 1; both are copies to the next."""
+    xml = Xml("allgather", 2, 2)
+    xml.scratch(2)
+    for rank in range(2):
+        block = xml.block(rank, 1 - rank, 1 - rank)
+        xml.step(block, "cpy", ("i", 0), ("s", 0))
+        xml.step(block, "cpy", ("s", 0), ("s", 1))
+        xml.step(block, "s", ("s", 1))
+        xml.step(block, "r", ("i", 0), ("o", 1 - rank))
+    file, program = program_of(xml)
+    case = even(file.operation, 2, 9)
+    given = draw(case)
+    for taken in execute(program, case, given).taken:
+        np.testing.assert_array_equal(taken, np.concatenate(given))

@@ -100,8 +100,65 @@ def _round(
                 copies.append(Move(block.rank, own, target, step.count, adds=False))
         one = one._replace(target=target, adds=step.kind.reads)
         (meeting if event.what == "meet" else found.first).append(one)
-    found.matchings.extend(_matchings(meeting, file.ranks))
+    found.first[:] = _joined_moves(found.first)
+    found.matchings.extend(_matchings(_joined(meeting), file.ranks))
     return found
+
+
+def _joined(transfers: list[Transfer]) -> list[Transfer]:
+    """Returns transfers of one round with those in one that are side by side at both ends.
+
+    Blocks of a rank run side by side; several that carry parts of one message are one message here.
+    """
+    found: list[Transfer] = []
+    for one in sorted(transfers):
+        last = found[-1] if found else None
+        if last is not None and one == last._replace(
+            source=last.source + last.span, target=last.target + last.span, span=one.span
+        ):
+            found[-1] = last._replace(span=last.span + one.span)
+        else:
+            found.append(one)
+    return found
+
+
+def _joined_moves(moves: list[Move | Transfer]) -> list[Move | Transfer]:
+    """Returns moves with those in one that are side by side, where no other comes between them."""
+    found: list[Move | Transfer] = []
+    for one in moves:
+        at = _goes_on(one, found) if isinstance(one, Move) else None
+        if at is None:
+            found.append(one)
+        else:
+            found[at] = found[at]._replace(span=found[at].span + one.span)
+    return found
+
+
+def _goes_on(one: Move, before: list[Move | Transfer]) -> int | None:
+    """Returns which earlier move a move goes on with, if it may come as early; else None."""
+    for at in range(len(before) - 1, -1, -1):
+        other = before[at]
+        if not isinstance(other, Move) or _meet(one, other):
+            return None
+        next_to = other._replace(
+            source=other.source + other.span, target=other.target + other.span, span=one.span
+        )
+        if one == next_to:
+            return at
+    return None
+
+
+def _meet(one: Move, other: Move) -> bool:
+    """Returns whether one of two moves writes chunks that the other touches."""
+
+    def overlap(first: int, second: int) -> bool:
+        return first < second + other.span and second < first + one.span
+
+    return one.rank == other.rank and (
+        overlap(one.target, other.target)
+        or overlap(one.target, other.source)
+        or overlap(one.source, other.target)
+    )
 
 
 def _summed(chunks: Chunks, process: int, number: int, kept: set[tuple[int, int]]) -> int:
