@@ -31,7 +31,8 @@ TUTORIAL: Final = ROOT / "docs" / "tutorial.md"
 LONG: Final = ROOT / "docs" / "long_sequences.md"
 TESTING: Final = ROOT / "docs" / "testing.md"
 SWEEPS: Final = ROOT / "docs" / "sweeps.md"
-WITH_BLOCKS: Final = (README, TUTORIAL, LONG, SWEEPS, TESTING)
+COLLECTIVES: Final = ROOT / "docs" / "collective_files.md"
+WITH_BLOCKS: Final = (README, TUTORIAL, LONG, SWEEPS, TESTING, COLLECTIVES)
 """Documents whose blocks are run."""
 WITH_TIMES: Final = (README,)
 """Documents with rows of simulated times beside measured ones."""
