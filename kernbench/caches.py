@@ -114,6 +114,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "hw.message_times": 1024,
     "hw.rates": 1024,  # of one network
     # By algorithm and setting.
+    "ccl.collective_files": 32,  # each with its rounds, megabytes for thousands of steps
     "ccl.plans": 256,  # a large one has some megabytes
 }
 """The most entries of every cache, by `room.what`; of several of one name, of each."""

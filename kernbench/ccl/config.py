@@ -62,6 +62,7 @@ class AlgorithmSpec:
 
     Attributes:
         module: Importable module with a function per operation, such as `all_reduce`.
+        file: A file of MSCCL XML in place of a module; a relative path begins at the `ccl.yaml`.
         topology: How the algorithm connects its ranks.
         description: One line for `kernbench list`.
         channels: How many shares of every block run at the same time, each on a PE of its own.
@@ -78,13 +79,14 @@ class AlgorithmSpec:
         vc_chunk_size: See `QueueProfile`.
         ipcq_credit_size_bytes: See `QueueProfile`.
         n_elem: Chunks begin at multiples of this many elements.
-        auto: Whether `auto` may choose the algorithm; otherwise a user must name it.
+        auto: Whether `auto` may choose the algorithm; otherwise a user must name it, as each file.
         tuning: The library's own estimate: inside a node, `auto` chooses by it among algorithms
             that all have one.
         inside: Name of the algorithm that takes the place of this one inside a node.
     """
 
-    module: str
+    module: str = ""
+    file: str | None = None
     topology: LogicalTopology = "ring_1d"
     description: str = ""
     channels: Channels = 1
@@ -101,6 +103,11 @@ class AlgorithmSpec:
     auto: bool = True
     tuning: Tuning | None = None
     inside: str | None = None
+
+    @property
+    def automatic(self) -> bool:
+        """Whether `auto` may choose it."""
+        return self.auto and self.file is None
 
 
 _QUEUE_FIELDS: Final = {entry.name for entry in fields(QueueProfile)} & {
@@ -326,6 +333,12 @@ def _wrong_names(loaded: Loaded[CclFile]) -> Iterator[Problem]:
             text = f"expected one of the algorithms of this file; got {spec.inside!r}"
             hint = did_you_mean(spec.inside, known) or has
             yield loaded.problem("F7", f"algorithms.{name}.inside", text, hint)
+        if (not spec.module) == (spec.file is None):
+            text = "expected one of module and file"
+            yield loaded.problem("F1" if not spec.module else "F12", f"algorithms.{name}", text)
+        if spec.file is not None and (spec.channels, spec.rails) != (1, 1):
+            text = "expected neither channels nor rails: a file has its own"
+            yield loaded.problem("F12", f"algorithms.{name}", text)
     for name, queue in file.queues.items():
         if queue.line is not None and queue.line.payload > queue.line.size:
             most, given = format_bytes(queue.line.size), format_bytes(queue.line.payload)
@@ -406,7 +419,7 @@ def check_default(given: Path | None, overrides: Sequence[str], system: SystemSp
     algorithms = loaded.value.algorithms
     names = default_algorithms(given, overrides, loaded, system)
     misfits = []
-    for name in names or [name for name, spec in algorithms.items() if spec.auto]:
+    for name in names or [name for name, spec in algorithms.items() if spec.automatic]:
         spec = algorithms[name]
         queue = _queue(loaded.value, spec, _profile(loaded.value, spec, system))
         try:
@@ -487,8 +500,13 @@ def choose(
         raise UsageError(f"no algorithm {name!r} in {path}", [f"it has {known}"], code="F7")
     spec = file.algorithms[name]
     dotted = f"algorithms.{name}.module"
-    module = _import(spec.module, path, loaded, dotted)
-    _check_entries(module, loaded, dotted)
+    if spec.file is None:
+        module = _import(spec.module, path, loaded, dotted)
+        _check_entries(module, loaded, dotted)
+    else:
+        from kernbench.ccl.files.program import module_of  # most runs read no such file
+
+        module = module_of(path.absolute().parent / spec.file)
     n_elem = file.defaults.n_elem if spec.n_elem is None else spec.n_elem
     profile = _profile(file, spec, system)
     queue = replace(
@@ -598,7 +616,7 @@ def programs_of(loaded: Loaded[CclFile], operation: str) -> tuple[object, ...] |
     """
     found: list[object] = []
     for spec in loaded.value.algorithms.values():
-        if not _is_in_package(spec.module):
+        if spec.file is not None or not _is_in_package(spec.module):
             return None
         module = sys.modules.get(spec.module)
         entry = None if module is None else _entry(module, operation)

@@ -302,7 +302,7 @@ class Choices:
             names: Algorithms to consider; by default all of the file that `auto` may choose.
         """
         found, misfits = [], []
-        every = [name for name, spec in loaded.value.algorithms.items() if spec.auto]
+        every = [name for name, spec in loaded.value.algorithms.items() if spec.automatic]
         for name in names or every:
             chosen = choose(loaded, path, name, self._system)
             if not chosen.implements(operation):

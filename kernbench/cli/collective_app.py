@@ -44,3 +44,84 @@ def check(
     from kernbench.cli.collective_checking import check_files
 
     raise typer.Exit(check_files(files, slots, json, verbose=verbose))
+
+
+@app.command()
+def show(
+    file: File,
+    rank: Annotated[int | None, typer.Option(min=0, help="Shows one rank; default: all.")] = None,
+    svg: Annotated[
+        Path | None, typer.Option("--svg", metavar="FILE", help="Writes a picture, not text.")
+    ] = None,
+) -> None:
+    """Show the blocks of a file over the levels of their steps.
+
+    \f
+    Args:
+        file: What to show.
+        rank: Whose blocks; None for all.
+        svg: The picture's file; None for text.
+
+    Raises:
+        typer.Exit: Always at the end, with the exit code.
+    """  # noqa: D301
+    from kernbench.cli.collective_running import show_file, told
+
+    raise typer.Exit(told(lambda: show_file(file, rank, svg)))
+
+
+Machine = Annotated[
+    str, typer.Option("--topology", metavar="MACHINE", help="A YAML file, or a shipped machine.")
+]
+
+
+@app.command("time")
+def time_(
+    file: File,
+    topology: Machine = "h200x8",
+    begin: Annotated[str, typer.Option("-b", metavar="BYTES", help="Smallest size.")] = "1K",
+    end: Annotated[str, typer.Option("-e", metavar="BYTES", help="Largest size.")] = "64M",
+    factor: Annotated[int, typer.Option("-f", min=2, help="Factor between sizes.")] = 8,
+) -> None:
+    """Show how long a file takes on a machine, beside what the library chooses.
+
+    \f
+    Args:
+        file: What to time.
+        topology: A YAML file, or the name of a shipped machine.
+        begin: Smallest size, such as `1K`.
+        end: Largest size.
+        factor: Between sizes.
+
+    Raises:
+        typer.Exit: Always at the end, with the exit code.
+    """  # noqa: D301
+    from kernbench.cli.collective_running import time_file, told
+
+    raise typer.Exit(told(lambda: time_file(file, topology, (begin, end, factor))))
+
+
+@app.command()
+def write(
+    name: Annotated[str, typer.Argument(help="An algorithm of ccl.yaml: kernbench list.")],
+    ranks: Annotated[int, typer.Option(min=2, help="Ranks of the group.")],
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The file to write.")],
+    operation: Annotated[str, typer.Option(help="Such as all_gather.")] = "all_reduce",
+    topology: Machine = "h200x8",
+) -> None:
+    """Write an algorithm of ccl.yaml as MSCCL XML.
+
+    \f
+    Args:
+        name: Of the algorithm.
+        ranks: The group is the machine's first SIPs.
+        out: Takes the place of a file that is there.
+        operation: PyTorch's name of the operation.
+        topology: A YAML file, or the name of a shipped machine.
+
+    Raises:
+        typer.Exit: Always at the end, with the exit code.
+    """  # noqa: D301
+    from kernbench.cli.collective_running import told, write_algorithm
+
+    raise typer.Exit(told(lambda: write_algorithm(name, operation, ranks, topology, out)))

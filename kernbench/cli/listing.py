@@ -40,7 +40,7 @@ def print_listing() -> int:
         (
             (
                 name,
-                (spec.description or spec.module)
+                (spec.description or spec.file or spec.module)
                 + (_DEFAULT if name == algorithms.defaults.algorithm else ""),
             )
             for name, spec in algorithms.algorithms.items()

@@ -34,7 +34,8 @@ TUTORIAL: Final = ROOT / "docs" / "tutorial.md"
 LONG: Final = ROOT / "docs" / "long_sequences.md"
 TESTING: Final = ROOT / "docs" / "testing.md"
 SWEEPS: Final = ROOT / "docs" / "sweeps.md"
-WITH_BLOCKS: Final = (OWN, TUTORIAL, LONG, SWEEPS, TESTING)
+COLLECTIVES: Final = ROOT / "docs" / "collective_files.md"
+WITH_BLOCKS: Final = (OWN, TUTORIAL, LONG, SWEEPS, TESTING, COLLECTIVES)
 """Documents whose blocks are run here; those of the README run programs of PyTorch."""
 WITH_TIMES: Final = (README,)
 """Documents with rows of simulated times beside measured ones."""

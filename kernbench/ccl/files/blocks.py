@@ -98,6 +98,11 @@ class Step:
         return " ".join([self.name, *ends]) + many
 
 
+def lies(step: Step) -> Place:
+    """Returns where what a step received, or sends, lies in the file's buffers."""
+    return step.target if step.kind.stores else step.source
+
+
 class Connection(NamedTuple):
     """A queue in which the n-th data sent are the n-th received."""
 

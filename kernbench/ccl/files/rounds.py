@@ -1,0 +1,77 @@
+"""A file as rounds of transfers and moves."""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kernbench.ccl.files.blocks import Blocks
+
+
+class Move(NamedTuple):
+    """Chunks that a rank moves inside its buffer, or adds to others there."""
+
+    rank: int
+    source: int
+    target: int
+    span: int
+    adds: bool
+
+
+class Transfer(NamedTuple):
+    """Chunks that go from rank to rank; `adds` to those that are there."""
+
+    sender: int
+    receiver: int
+    source: int
+    target: int
+    span: int
+    adds: bool
+
+
+@dataclass(frozen=True)
+class Round:
+    """What happens together; each list in order, and one list after the other.
+
+    Attributes:
+        first: Moves inside ranks, and transfers of earlier rounds that arrive now.
+        copies: Moves that make room for sums of what arrives in the matchings.
+        matchings: Transfers that leave and arrive: in each list, a rank sends and receives at most
+            one.
+        sent: Transfers that leave now and arrive in a later round.
+    """
+
+    first: list[Move | Transfer] = field(default_factory=list)
+    copies: list[Move] = field(default_factory=list)
+    matchings: list[list[Transfer]] = field(default_factory=list)
+    sent: list[Transfer] = field(default_factory=list)
+
+    @property
+    def touched(self) -> list[Move | Transfer]:
+        """All moves and transfers; those that arrive later stand here with where they leave."""
+        return [*self.first, *self.copies, *(one for m in self.matchings for one in m), *self.sent]
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A file as rounds.
+
+    Attributes:
+        file: The file.
+        parts: Chunks of a block of the operation.
+        scratch: Scratch blocks of each rank.
+        rounds: What happens, in order.
+    """
+
+    file: Blocks
+    parts: int
+    scratch: int
+    rounds: tuple[Round, ...]
+
+    @property
+    def buffered(self) -> bool:
+        """Whether transfers wait in slots while others go on."""
+        return any(each.sent for each in self.rounds)
+
+    @property
+    def widest(self) -> int:
+        """Most chunks of a transfer."""
+        return max((one.span for each in self.rounds for one in each.touched), default=1)

@@ -1,0 +1,189 @@
+"""`kernbench collective show`, `time` and `write`."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from kernbench.ccl.config import Chosen, choose, find_ccl_file, load_ccl
+from kernbench.ccl.files.blocks import Blocks
+from kernbench.ccl.files.load import load
+from kernbench.ccl.files.picture import as_svg, as_text
+from kernbench.ccl.files.program import module_of
+from kernbench.ccl.files.write import as_xml
+from kernbench.ccl.machine import Machine
+from kernbench.ccl.operations import OPERATIONS
+from kernbench.ccl.prepared import CollectiveShape, Prepared
+from kernbench.ccl.programs import programs_of
+from kernbench.ccl.tuner import Choices
+from kernbench.cli.failures import Exit, failed
+from kernbench.config.near import did_you_mean
+from kernbench.errors import KernbenchError, UnsupportedError, UsageError
+from kernbench.memory import dtypes
+from kernbench.report import busbw_factor, replacing
+from kernbench.topology import Topology, load_topology
+from kernbench.units import parse_bytes
+
+_QUEUES: Final = {"Simple": "nccl_simple", "LL": "nccl_ll", "LL128": "nccl_ll128"}
+"""Profile of each protocol, for machines of which an algorithm has it."""
+
+
+def told(work: Callable[[], None]) -> int:
+    """Does some work; returns the exit code."""
+    try:
+        work()
+    except KernbenchError as error:
+        return failed(error)
+    return Exit.OK
+
+
+def show_file(path: Path, rank: int | None, svg: Path | None) -> None:
+    """Prints the blocks of a file over the levels of their steps, or writes them as SVG.
+
+    Args:
+        rank: Whose blocks; None for all.
+        svg: The picture's file; None for text.
+
+    Raises:
+        UsageError: If the file has no such rank, or is none of a collective.
+    """
+    file = load(path)
+    if rank is not None and rank >= file.ranks:
+        raise UsageError(f"--rank: expected a rank up to {file.ranks - 1}; got {rank}")
+    ranks = range(file.ranks) if rank is None else (rank,)
+    if svg is None:
+        print(f"{file.name}: {file.operation} of {file.ranks} ranks, steps by level")
+        print("\n".join(as_text(file, ranks)))
+        return
+    with replacing(svg) as out:
+        out.write(as_svg(file, ranks))
+    print(f"wrote {svg}")
+
+
+def write_algorithm(name: str, operation: str, ranks: int, machine: str, out: Path) -> None:
+    """Writes an algorithm of `ccl.yaml` as MSCCL XML, as it is for small sizes.
+
+    Args:
+        operation: A key of `OPERATIONS`.
+        ranks: Ranks, on the machine's first SIPs.
+        machine: A topology file, or the name of a shipped machine.
+        out: The file to write.
+
+    Raises:
+        UsageError: If there is no such algorithm, operation or machine.
+        UnsupportedError: If the algorithm has no plan.
+    """
+    if operation not in OPERATIONS:
+        known = ", ".join(OPERATIONS)
+        hint = did_you_mean(operation, OPERATIONS)
+        raise UsageError(f"--operation: expected one of {known}; got {operation!r}", hint=hint)
+    topology = load_topology(machine).topology_obj
+    _check_ranks(ranks, topology)
+    path = find_ccl_file()
+    chosen = choose(load_ccl(path), path, name, topology.machine.system)
+    sips = tuple(range(ranks))
+    programs = programs_of(chosen, operation, topology, sips, 0, lambda _channels: 1)
+    plans = [program.plan for program in programs]
+    known_plans = [plan for plan in plans if plan is not None]
+    if len(known_plans) < len(plans):
+        raise UnsupportedError(
+            f"{name} computes its exchanges as it runs",
+            hint="choose an algorithm that uses comm.exchange alone",
+        )
+    text = as_xml(f"{name}_{operation}", operation, known_plans)
+    with replacing(out) as stream:
+        stream.write(text)
+    print(f"wrote {out}; kernbench collective check {out} proves it")
+
+
+def _check_ranks(ranks: int, topology: Topology) -> None:
+    if ranks > topology.world_size:
+        name = topology.machine.system.name
+        raise UsageError(f"{name} has {topology.world_size} SIPs; the file has {ranks} ranks")
+
+
+def time_file(path: Path, machine: str, sizes: tuple[str, str, int]) -> None:
+    """Prints how long a file takes for sizes in nccl-tests' manner, beside the library's choice.
+
+    Args:
+        machine: A topology file, or the name of a shipped machine.
+        sizes: The smallest, the largest, and the factor between them.
+
+    Raises:
+        UsageError: If the file, the machine or a size cannot be used.
+        UnsupportedError: If the file is wrong.
+    """
+    file, topology = load(path), load_topology(machine).topology_obj
+    _check_ranks(file.ranks, topology)
+    chosen = _chosen(file, module_of(path), topology)
+    choices = Choices(None, (), topology)
+    system = topology.machine.system
+    lines = [
+        f"# {file.name}: {file.operation} of {file.ranks} ranks on {system.name}, float32",
+        f"# queues: {chosen.path.name}, as {chosen.name}; times are simulated, not measured",
+        f"# {'size':>12} {'time':>12} {'busbw':>9}   {'library':<20} {'time':>12}  file/library",
+        f"# {'(B)':>12} {'(us)':>12} {'(GB/s)':>9}   {'':<20} {'(us)':>12}",
+    ]
+    print("\n".join(lines))
+    known = Machine(topology)
+    for size in _sizes(*sizes):
+        mine = _time(known, chosen, file, size)
+        library = choices.choose(file.operation, size, range(file.ranks))
+        theirs = _time(known, library, file, size)
+        busbw = size / mine * 1000 * float(busbw_factor(file.operation, file.ranks))
+        inside = file.sizes[0] <= size <= file.sizes[1]
+        note = "" if inside else "  outside of minBytes..maxBytes"
+        print(
+            f"  {size:>12} {mine / 1e6:>12.2f} {busbw:>9.2f}   {library.name:<20} "
+            f"{theirs / 1e6:>12.2f}  {mine / theirs:.2f}{note}"
+        )
+
+
+def _sizes(least: str, most: str, factor: int) -> Sequence[int]:
+    try:
+        size, last = parse_bytes(_spelt(least)), parse_bytes(_spelt(most))
+    except ValueError as error:
+        raise UsageError(f"-b, -e: {error}") from None
+    found = []
+    while size <= last:
+        found.append(int(size))
+        size = type(size)(size * factor)
+    return found
+
+
+def _spelt(text: str) -> str:
+    """Returns a size of nccl-tests, such as 64M, as files of machines spell it."""
+    return (
+        f"{text[:-1]} {text[-1].upper()}iB"
+        if text[-1:].upper() in {"K", "M", "G"}
+        else (f"{text} B" if text.isdecimal() else text)
+    )
+
+
+def _chosen(file: Blocks, module: ModuleType, topology: Topology) -> Chosen:
+    """Returns the file as an algorithm, over the queues of its protocol if the machine has them."""
+    path, system = find_ccl_file(), topology.machine.system
+    loaded = load_ccl(path)
+    algorithms = loaded.value.algorithms
+    fitting = [
+        name
+        for name in system.algorithms
+        if name in algorithms and algorithms[name].queue == _QUEUES[file.protocol]
+    ]
+    plain = [name for name, spec in algorithms.items() if spec.queue is None and not spec.file]
+    like = choose(loaded, path, (fitting or plain)[0], system)
+    return replace(like, module=module, channels=1, rails=1, tuning=None, inside=None)
+
+
+def _time(machine: Machine, chosen: Chosen, file: Blocks, size: int) -> int:
+    """Returns the picoseconds of a collective whose ranks begin at once."""
+    n, itemsize = file.ranks, dtypes.float32.itemsize
+    what = OPERATIONS[file.operation]
+    each = size // itemsize // (1 if what.blocks == "one" else n)
+    row = (each,) * (1 if what.blocks == "one" else n)
+    sizes = (row,) * n if what.blocks == "pairs" else row
+    shape = CollectiveShape(chosen, file.operation, tuple(range(n)), sizes, dtypes.float32)
+    times = Prepared(machine, shape).alone
+    assert times is not None, "files and shipped algorithms have plans"
+    return max(times)

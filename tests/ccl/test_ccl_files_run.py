@@ -1,0 +1,226 @@
+"""Collectives from files, run: what they compute to the bit, when, and how they are named."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import ccl_files
+import numpy as np
+import pytest
+from ccl_files import FILES, Xml, outputs_of
+from ccl_machine import planned, shipped_algorithm
+from ccl_operations import draw, even, execute, expected, simulate
+
+from kernbench.ccl.algorithms import ring
+from kernbench.ccl.config import AUTO, Chosen, choose, load_ccl
+from kernbench.ccl.files import msccl_xml
+from kernbench.ccl.files.blocks import Blocks
+from kernbench.ccl.files.lower import lower
+from kernbench.ccl.files.program import Program
+from kernbench.config.problems import ConfigError
+from kernbench.errors import UnsupportedError, UsageError
+from kernbench.topology import Topology
+
+
+def program_of(xml: Xml) -> tuple[Blocks, Program]:
+    file = msccl_xml.read("a.xml", xml.text)
+    return file, Program(lower(file))
+
+
+def two_sends_first() -> Xml:
+    """Each rank sends two chunks before it receives."""
+    xml = Xml("allgather", 2, 4)
+    for rank in range(2):
+        block = xml.block(rank, 1 - rank, 1 - rank)
+        for chunk in range(2):
+            xml.step(block, "s", ("i", chunk))
+        for chunk in range(2):
+            xml.step(block, "r", ("i", 0), ("o", 2 * (1 - rank) + chunk))
+    return xml
+
+
+RUN = {**FILES, "two sends first": two_sends_first}
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_every_rank_ends_with_what_the_operation_says(name: str) -> None:
+    file, program = program_of(RUN[name]())
+    for size in (0, 1, 37, 96):
+        for slot, n_slots in ((8, 2), (1 << 30, 2)):
+            case = even(file.operation, file.ranks, size, slot=slot, n_slots=n_slots)
+            given = draw(case)
+            result = execute(program, case, given)
+            for taken, wanted in zip(result.taken, expected(case, given), strict=True):
+                np.testing.assert_array_equal(taken, wanted)
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_sums_are_rounded_in_the_order_of_the_file(
+    topology: Callable[[str], Topology], name: str
+) -> None:
+    xml = RUN[name]()
+    file, program = program_of(xml)
+    each = 5  # elements of a chunk
+    case = even(file.operation, file.ranks, each * file.share)
+    given = draw(case, np.float32)
+    chosen = chosen_of(program, file)
+    taken = simulate(topology("sip8"), chosen, case, given).taken
+    inputs = [list(values.reshape(-1, each)) for values in given]
+    for got, chunks in zip(taken, outputs_of(xml.root, 2, random.Random(0), inputs), strict=True):
+        assert got.tobytes() == np.concatenate(chunks).tobytes()
+
+
+def chosen_of(program: Program, file: Blocks) -> Chosen:
+    from dataclasses import replace
+    from types import ModuleType
+
+    module = ModuleType("a")
+    setattr(module, file.operation, program)
+    return replace(shipped_algorithm(), name="a", module=module, path=Path("x"), align=1)
+
+
+@pytest.mark.parametrize("name", ["ring 4", "tree 5", "all pairs 4", "hierarchical 2 x 3"])
+def test_a_live_run_takes_as_long_as_the_plan(
+    topology: Callable[[str], Topology], name: str
+) -> None:
+    file, program = program_of(FILES[name]())
+    chosen = chosen_of(program, file)
+    for size in (7, 10_000):
+        case = even(file.operation, file.ranks, size)
+        times = [
+            simulate(topology("sip8"), chosen, case, fidelity=fidelity).ends
+            for fidelity in ("kernel", "tile")
+        ]
+        assert times[0] == times[1]
+
+
+def test_the_ring_of_a_file_is_the_shipped_one() -> None:
+    _, program = program_of(ccl_files.ring_all_reduce(4))
+    mine, shipped = planned(program, 4), planned(ring.all_reduce, 4)
+    assert mine is not None
+    assert shipped is not None
+    assert (mine.parts, mine.scratch) == (shipped.parts, shipped.scratch)
+    for table in ("send", "to", "receive", "source", "reduce", "span"):
+        np.testing.assert_array_equal(getattr(mine, table), getattr(shipped, table), table)
+
+
+def test_messages_between_all_pairs_leave_before_any_is_waited_for() -> None:
+    """Rank 0 of 3: two sends, two receives into scratch, two sums, and the same back."""
+    _, program = program_of(ccl_files.all_pairs_all_reduce(3))
+    plan = planned(program, 3)
+    assert plan is not None
+    steps = [(one.send >= 0, one.receive >= 0) for one in plan.of(0)]
+    sends, receives, sums = [(True, False)] * 2, [(False, True)] * 2, [(True, True)] * 2
+    assert steps == sends + receives + sums + sends + receives
+
+
+def test_a_chunk_that_a_block_sends_and_then_overwrites_leaves_first() -> None:
+    """Ranks swap their only chunk of an all_reduce of two, through scratch and back."""
+    xml = Xml("allreduce", 2, 1)
+    xml.scratch(1)
+    for rank in range(2):
+        block = xml.block(rank, 1 - rank, 1 - rank)
+        xml.step(block, "cpy", ("i", 0), ("s", 0))
+        xml.step(block, "s", ("i", 0))
+        xml.step(block, "r", ("i", 0), ("i", 0))
+        xml.step(block, "re", ("s", 0), ("i", 0))
+    file, program = program_of(xml)
+    case = even(file.operation, 2, 20, slot=8)
+    given = draw(case)
+    for taken in execute(program, case, given).taken:
+        np.testing.assert_array_equal(taken, given[0] + given[1])
+
+
+# Named in ccl.yaml
+
+
+def ccl_file(folder: Path, **algorithms: str) -> Path:
+    lines = [f"  {name}: {entry}" for name, entry in algorithms.items()]
+    path = folder / "ccl.yaml"
+    path.write_text("\n".join(["defaults: {algorithm: auto}", "algorithms:", *lines]))
+    return path
+
+
+def test_a_file_is_an_algorithm_of_one_operation(tmp_path: Path) -> None:
+    (tmp_path / "a.xml").write_text(ccl_files.ring_all_reduce(4).text)
+    path = ccl_file(tmp_path, mine="{file: a.xml, slot_size: 8 KiB}")
+    chosen = choose(load_ccl(path), path, "mine")
+    assert chosen.implements("all_reduce")
+    assert not chosen.implements("all_gather")
+    assert chosen.queue.slot_size == 8192
+
+
+def test_a_file_that_changes_is_read_again(tmp_path: Path) -> None:
+    path = ccl_file(tmp_path, mine="{file: a.xml}")
+    for ranks in (2, 4):
+        (tmp_path / "a.xml").write_text(ccl_files.ring_all_reduce(ranks).text)
+        program = choose(load_ccl(path), path, "mine").algorithm("all_reduce")
+        assert planned(program, ranks) is not None
+
+
+def test_another_number_of_ranks_is_told() -> None:
+    _, program = program_of(ccl_files.ring_all_reduce(4))
+    with pytest.raises(UsageError, match=r"a\.xml is for 4 ranks; the group has 3"):
+        planned(program, 3)
+
+
+def test_a_wrong_file_is_not_run(tmp_path: Path) -> None:
+    xml = ccl_files.ring_all_reduce(3)
+    xml.gpus[1][0][1].set("srcoff", "1")
+    (tmp_path / "a.xml").write_text(xml.text)
+    path = ccl_file(tmp_path, mine="{file: a.xml}")
+    with pytest.raises(UnsupportedError, match="is not run: it is wrong"):
+        choose(load_ccl(path), path, "mine")
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        ("{file: a.xml, module: b}", "expected one of module and file"),
+        ("{description: nothing}", "expected one of module and file"),
+        ("{file: a.xml, channels: 2}", "expected neither channels nor rails"),
+    ],
+)
+def test_an_entry_has_a_module_or_a_file(tmp_path: Path, entry: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        load_ccl(ccl_file(tmp_path, mine=entry))
+
+
+def test_auto_takes_no_file(tmp_path: Path) -> None:
+    path = ccl_file(tmp_path, mine="{file: a.xml}", ring="{module: kernbench.ccl.algorithms.ring}")
+    algorithms = load_ccl(path).value.algorithms
+    assert load_ccl(path).value.defaults.algorithm == AUTO
+    assert {name: spec.automatic for name, spec in algorithms.items()} == {
+        "mine": False,
+        "ring": True,
+    }
+
+
+def test_parts_of_one_message_are_one_message() -> None:
+    """Two blocks of each rank carry two chunks in a row to the same peer, as two instances do."""
+    xml = Xml("allgather", 2, 4)
+    for rank in range(2):
+        for chunk in range(2):
+            block = xml.block(rank, 1 - rank, 1 - rank, chunk)
+            xml.step(block, "s", ("i", chunk))
+            xml.step(block, "r", ("i", 0), ("o", 2 * (1 - rank) + chunk))
+    lowered = lower(msccl_xml.read("a.xml", xml.text))
+    ((matching,),) = [each.matchings for each in lowered.rounds]
+    assert [(one.sender, one.source, one.span) for one in matching] == [(0, 0, 2), (1, 2, 2)]
+
+
+def test_moves_that_depend_on_each_other_stay_apart() -> None:
+    """Chunk 0 of rank 0 goes to scratch 0, and on to scratch 1; both are copies to the next."""
+    xml = Xml("allgather", 2, 2)
+    xml.scratch(2)
+    for rank in range(2):
+        block = xml.block(rank, 1 - rank, 1 - rank)
+        xml.step(block, "cpy", ("i", 0), ("s", 0))
+        xml.step(block, "cpy", ("s", 0), ("s", 1))
+        xml.step(block, "s", ("s", 1))
+        xml.step(block, "r", ("i", 0), ("o", 1 - rank))
+    file, program = program_of(xml)
+    case = even(file.operation, 2, 9)
+    given = draw(case)
+    for taken in execute(program, case, given).taken:
+        np.testing.assert_array_equal(taken, np.concatenate(given))
