@@ -95,6 +95,9 @@ def test_estimates_of_steps_that_all_take_at_once_are_close(
     for one in implementing("all_reduce", machine, machine.machine.system.algorithms):
         if one.name in {"direct", "double_binary_tree"}:
             continue
+        # Channels that meet on the links of others at times that no estimate knows, but on a mesh.
+        if one.links > 1:
+            continue
         # Channels that all use the same ring of links; never chosen for a group of one dimension.
         if one.topology == "grid" and len(machine.grid(range(ranks))) == 1:
             continue
