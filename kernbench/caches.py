@@ -85,6 +85,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "ccl.files": 16,  # a `ccl.yaml` and its overrides, which every context reads
     # Of a machine: a few machines, since each has all that stands below.
     "ccl.choosers": _MACHINES,
+    "ccl.cuts": _MACHINES,
     "ccl.estimators": _MACHINES,
     "ccl.machines": _MACHINES,
     "hw.machines": _MACHINES,

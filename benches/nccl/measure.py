@@ -30,7 +30,7 @@ from kernbench.report import (
     total_wrong,
 )
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.units import format_bytes
+from kernbench.units import PS_PER_US, format_bytes
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,7 @@ class _Table:
 
     def end(self) -> None:
         """Prints what stands below the rows, and leaves the results for `--json`."""
-        limit = self._slot_limit()
+        limit = self._slot_limit() or self._shortfall()
         self._ctx.results.append(as_json(self._header(), self.rows, limit))
         self._print([*([f"# {limit}"] if limit else []), *footer_lines(self.rows)])
 
@@ -295,6 +295,22 @@ class _Table:
         algorithm = ctx.choices.name(self._operation)
         name = ctx.engine.topology.name
         return Header(flags.operation, name, self._ranks, algorithm, dials, self._timed)
+
+    def _shortfall(self) -> str | None:
+        """Returns what limits the largest size, if it gets less than half of what links allow."""
+        row, sips, root = self.rows[-1], self._sips, self._flags.root
+        time_us = row.out_of_place.time_us
+        if not time_us:
+            return None
+        text = self._ctx.choices.shortfall(
+            self._operation,
+            row.size_bytes,
+            sips,
+            round(time_us * PS_PER_US),
+            ranks=self._ranks,
+            root=root if root < len(sips) else 0,
+        )
+        return None if text is None else f"{format_bytes(row.size_bytes)}: {text}"
 
     def _slot_limit(self) -> str | None:
         """Returns what too few slots cost the largest size, and how many would be enough."""

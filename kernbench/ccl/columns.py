@@ -10,6 +10,56 @@ from typing import Any, Final
 import numpy as np
 
 
+class Around:
+    """By rank, the rank so many places further round a ring: `(rank + places) % ranks`.
+
+    It stands for all ranks at once while an algorithm is recorded, and knows no more of numbers
+    than what algorithms for rings do with them. Everything else raises `TypeError`.
+
+    Args:
+        ranks: Number of ranks.
+        places: How many places further.
+        wrapped: Whether `% ranks` was taken; a sum has not been.
+    """
+
+    __slots__ = ("places", "ranks", "wrapped")
+    __array_ufunc__ = None
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, ranks: int, places: int = 0, *, wrapped: bool = True) -> None:
+        self.ranks: Final = ranks
+        self.places: Final = places
+        self.wrapped: Final = wrapped
+
+    def __add__(self, places: Any) -> "Around":
+        # A sum of what was wrapped at another rank than the last one is no such number.
+        if type(places) is not int or (self.wrapped and self.places):
+            raise TypeError(_UNKNOWN)
+        return Around(self.ranks, self.places + places, wrapped=False)
+
+    __radd__ = __add__
+
+    def __sub__(self, places: Any) -> "Around":
+        return self.__add__(-places)
+
+    def __mod__(self, ranks: Any) -> "Around":
+        if type(ranks) is not int or ranks != self.ranks:
+            raise TypeError(_UNKNOWN)
+        return Around(ranks, self.places % ranks)
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError(_UNKNOWN)
+
+    def __bool__(self) -> bool:
+        raise TypeError(_UNKNOWN)
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError(_UNKNOWN)
+
+
+_UNKNOWN: Final = "not known of all ranks at once"
+
+
 class Column:
     """One argument of all exchanges, step after step: a number, or an array over ranks.
 
@@ -26,14 +76,20 @@ class Column:
         self._line: list[int] = []
         self._numbers: list[int] | None = []
         self._rows: list[Any] | None = None
+        # How many places round the ring each row's numbers are from the ranks.
+        self._places: list[int] | None = None
 
     def append(self, row: Any) -> None:
         """Adds a step.
 
         Args:
-            row: A number, or an array over ranks that nobody changes any more.
+            row: A number, an array over ranks that nobody changes any more, or an `Around`.
         """
-        if self._rows is not None:
+        if isinstance(row, Around):
+            self._append_around(row)
+        elif self._places is not None:
+            self._give_up(row)
+        elif self._rows is not None:
             self._rows.append(row)
         elif isinstance(row, np.ndarray):
             self._append_array(row)
@@ -43,6 +99,19 @@ class Column:
             self._give_up(row)
         self._last = row
         self._count += 1
+
+    def _append_around(self, row: Around) -> None:
+        if self._places is None and not self._count:
+            self._places, self._numbers = [], None
+        if self._places is not None:
+            self._places.append(row.places)
+        elif self._rows is not None:
+            self._rows.append(self._around(row.places))
+        else:
+            self._give_up(self._around(row.places))
+
+    def _around(self, places: int) -> Any:
+        return (np.arange(self._ranks) + places) % self._ranks
 
     def _append_array(self, row: Any) -> None:
         last, shift = self._last, self._shift
@@ -67,10 +136,12 @@ class Column:
         """Keeps rows as they are from now on."""
         self._rows = [self.row(step) for step in range(self._count)]
         self._rows.append(row)
-        self._numbers, self._line, self._shift = None, [], None
+        self._numbers, self._line, self._shift, self._places = None, [], None, None
 
     def row(self, step: int) -> Any:
         """Returns a step: a number, or an array over ranks."""
+        if self._places is not None:
+            return self._around(self._places[step])
         if self._rows is not None:
             return self._rows[step]
         if self._numbers is not None:
@@ -82,6 +153,8 @@ class Column:
 
     def of(self, rank: int) -> list[int]:
         """Returns the numbers of a rank, step by step."""
+        if self._places is not None:
+            return [(rank + places) % self._ranks for places in self._places]
         if self._numbers is not None:
             return self._numbers
         if self._shift:
@@ -100,6 +173,8 @@ class Column:
     def table(self, dtype: Any) -> Any:
         """Returns all steps as an array over steps and ranks, which nobody may write to."""
         shape = self._count, self._ranks
+        if self._places is not None:
+            return self._table_around(self._places, dtype)
         if self._rows is not None or not self._count:
             table = np.empty(shape, dtype)
             for step, row in enumerate(self._rows or ()):
@@ -114,3 +189,20 @@ class Column:
         line = np.array(self._line, dtype)
         windows = np.lib.stride_tricks.sliding_window_view(line, self._ranks)
         return windows if self._shift < 0 else windows[:, ::-1]
+
+    def _table_around(self, places: list[int], dtype: Any) -> Any:
+        ranks, shape = self._ranks, (self._count, self._ranks)
+        by = np.diff(places) % ranks
+        step = int(by[0]) if len(by) and (by == by[0]).all() else 0
+        if not by.any():
+            return np.broadcast_to(self._around(places[0]).astype(dtype), shape)
+        if step in {1, ranks - 1}:
+            line = (places[0] + np.arange(self._count + ranks - 1)) % ranks
+            if step == 1:
+                return np.lib.stride_tricks.sliding_window_view(line.astype(dtype), ranks)
+            line = (places[0] + ranks - 1 - np.arange(self._count + ranks - 1)) % ranks
+            windows = np.lib.stride_tricks.sliding_window_view(line.astype(dtype), ranks)
+            return windows[:, ::-1]
+        line = np.arange(2 * ranks) % ranks
+        windows = np.lib.stride_tricks.sliding_window_view(line.astype(dtype), ranks)
+        return windows[np.array(places) % ranks]

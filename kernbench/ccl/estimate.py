@@ -42,6 +42,12 @@ _ITEMSIZE: Final = 4
 _SAMPLE: Final = 16
 """Number of steps of a long plan that are timed."""
 
+_LEAST_SAMPLE: Final = 4
+"""The same in large groups, where a step has many messages."""
+
+_SAMPLED: Final = 1 << 14
+"""Steps times ranks from which on fewer steps are timed."""
+
 
 _NOTABLE: Final = 1.1
 """If the gap between pieces grows by this ratio, slots are reported as the bottleneck."""
@@ -152,8 +158,12 @@ class _Events:
         )
 
 
-def _can_be_thinned(plans: Sequence[Plan]) -> bool:
-    return all(plan.in_step and len(plan.send) > 2 * _SAMPLE for plan in plans)
+def _sample_of(plans: Sequence[Plan]) -> int | None:
+    """Returns the number of steps that tell the time of all; None if all must be timed."""
+    ranks = plans[0].world_size
+    if all(plan.in_step and len(plan.send) > 2 * _SAMPLE for plan in plans):
+        return max(_LEAST_SAMPLE, min(_SAMPLE, _SAMPLED // ranks))
+    return None
 
 
 def _thinned(plan: Plan, count: int) -> Plan:
@@ -225,11 +235,36 @@ class _Planned(NamedTuple):
     shares: Mapping[Pair, Bandwidth]
 
 
+class _Pairs(NamedTuple):
+    """The ways between some senders and receivers; see `_Ways`.
+
+    Attributes:
+        latency: Latency of each whole way.
+        per_byte: Time of one byte on its slowest stage.
+        heads_per_byte: Time of one byte on all its stages but the first.
+        counts: Number of its links.
+        links: Index of every link, one way after another.
+    """
+
+    latency: Floats
+    per_byte: Floats
+    heads_per_byte: Floats
+    counts: Ints
+    links: Ints
+
+
 class _Group(NamedTuple):
-    """The ranks of an operation: device of each, and bounds of rates by sender and receiver."""
+    """The ranks of an operation.
+
+    Attributes:
+        sips: Device of each.
+        shares: Bounds of rates by sender and receiver.
+        known: The ways between senders and receivers that were looked up, by their numbers.
+    """
 
     sips: tuple[int, ...]
     shares: Mapping[Pair, Bandwidth]
+    known: dict[bytes, _Pairs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,6 +382,11 @@ def _find_costs(
     )
 
 
+def _one_byte(queue: QueueSpec) -> float:
+    """Returns the time of a byte of payload on a link of one byte a second, in picoseconds."""
+    return PS_PER_S * queue.line.size / queue.line.payload
+
+
 def _per_second(rate: Rate) -> int:
     return rate.per_second
 
@@ -373,7 +413,6 @@ class Estimator:
         self._kinds: Final = [PeCosts.of(sip) for sip in self._system.kinds]
         self._slowest: Final = cached("ccl.mixtures")(self._find_slowest)
         self._estimate: Final = cached("ccl.estimates")(self._find_estimate)
-        self._paths: Final[Table[tuple[int, int, Bandwidth], Path]] = Table("ccl.paths")
         self._pairs: Final[Table[Hashable, tuple[int, ...]]] = Table("ccl.pairs")
         self._like: Final = cached("ccl.alike")(self._find_like)
 
@@ -444,16 +483,17 @@ class Estimator:
         planned = self._planned(chosen, operation, nbytes, sips)
         if planned is None:
             return None
-        plans, chunk, ways = planned.plans, planned.chunk, _Group(sips, planned.shares)
-        if not _can_be_thinned(plans):
+        plans, chunk, ways = planned.plans, planned.chunk, _Group(sips, planned.shares, {})
+        sample = _sample_of(plans)
+        if sample is None:
             return self._time(_Events.of(plans), chunk, chosen.queue, ways)
         # All steps are alike, so a few of them tell the time of all.
         times = []
-        for count in (_SAMPLE, 2 * _SAMPLE):
+        for count in (sample, 2 * sample):
             few = [_thinned(plan, count) for plan in plans]
             times.append(self._time(_Events.of(few), chunk, chosen.queue, ways))
-        left = max(len(plan.send) for plan in plans) - 2 * _SAMPLE
-        return times[1] + (times[1] - times[0]) * left / _SAMPLE
+        left = max(len(plan.send) for plan in plans) - 2 * sample
+        return times[1] + (times[1] - times[0]) * left / sample
 
     def slot_limit(
         self, chosen: Chosen, operation: str, nbytes: int, sips: tuple[int, ...]
@@ -474,12 +514,13 @@ class Estimator:
         if planned is None or not nbytes:
             return None
         plans, chunk = planned.plans, planned.chunk
-        if _can_be_thinned(plans):
-            plans = [_thinned(plan, _SAMPLE) for plan in plans]
+        sample = _sample_of(plans)
+        if sample is not None:
+            plans = [_thinned(plan, sample) for plan in plans]
         events, queue = _Events.of(plans), chosen.queue
         if not len(events.lane):
             return None
-        costs = self._priced(events, chunk, queue, _Group(sips, planned.shares))[2]
+        costs = self._priced(events, chunk, queue, _Group(sips, planned.shares, {}))[2]
         worst = int(np.argmax(costs.waiting - costs.flowing))
         waiting, flowing = float(costs.waiting[worst]), float(costs.flowing[worst])
         if waiting <= _NOTABLE * flowing:
@@ -552,17 +593,17 @@ class Estimator:
 
     def _find_ways(self, events: _Events, nbytes: Floats, queue: QueueSpec, group: _Group) -> _Ways:
         """Returns the ways of messages; exchanges without a message have unused entries."""
-        n, one_byte = len(group.sips), PS_PER_S * queue.line.size / queue.line.payload
-        pairs, which = np.unique(events.lane % n * n + events.to % n, return_inverse=True)
-        paths = [self._path(group, pair // n, pair % n, queue) for pair in pairs.tolist()]
-        per_byte = [[one_byte / hop.bandwidth.per_second for hop in path.hops] for path in paths]
-        rates = one_byte / self._rates
-        counts = np.array([len(path.links) for path in paths])
-        of_pairs = np.concatenate([np.array(path.links, np.int64) for path in paths])
+        n = len(group.sips)
+        numbers, which = np.unique(events.lane % n * n + events.to % n, return_inverse=True)
+        pairs = group.known.get(numbers.tobytes())
+        if pairs is None:
+            pairs = group.known[numbers.tobytes()] = self._pairs_of(numbers, queue, group)
+        rates = _one_byte(queue) / self._rates
+        counts = pairs.counts
         hops = np.where(events.sends, counts[which], 0)
         ends = np.cumsum(hops)
         first = (np.cumsum(counts) - counts)[which] - (ends - hops)
-        links = of_pairs[np.arange(ends[-1]) + np.repeat(first, hops)]
+        links = pairs.links[np.arange(ends[-1]) + np.repeat(first, hops)]
         place = np.repeat(events.wave, hops) * len(rates) + links
         loads = np.bincount(place, np.repeat(nbytes, hops) * rates[links])[place]
         shared = np.zeros(len(which))
@@ -570,14 +611,36 @@ class Estimator:
             some = hops > 0
             shared[some] = np.maximum.reduceat(loads, (ends - hops)[some])
         return _Ways(
-            np.array([float(path.latency) for path in paths])[which],
-            np.array([max(rates) for rates in per_byte])[which],
-            np.array([sum(rates[1:]) for rates in per_byte])[which],
+            pairs.latency[which],
+            pairs.per_byte[which],
+            pairs.heads_per_byte[which],
             shared,
             links,
             hops,
             loads,
         )
+
+    def _pairs_of(self, numbers: Ints, queue: QueueSpec, group: _Group) -> _Pairs:
+        """Returns the ways between ranks; `sender * ranks + receiver` is the number of a pair."""
+        sips, n, one_byte = group.sips, len(group.sips), _one_byte(queue)
+        # Ways over equal links take equal times, and most ways of a large machine are alike.
+        alike: dict[Hashable, tuple[float, float, float]] = {}
+        times, counts, links = [], [], []
+        for sender, receiver in (divmod(number, n) for number in numbers.tolist()):
+            feed = queue.feed(self._kinds[self._system.kind_of(sips[sender])].pe.dma)
+            feed = min(feed, group.shares.get((sender, receiver), feed), key=_per_second)
+            route = self._topology.sip_route(sips[sender], sips[receiver])
+            key = feed, *[(link.bandwidth, link.latency, link.kind) for link in route]
+            found = alike.get(key)
+            if found is None:
+                path = Path(route, feed, 1)
+                stages = [one_byte / hop.bandwidth.per_second for hop in path.hops]
+                found = alike[key] = float(path.latency), max(stages), sum(stages[1:])
+            times.append(found)
+            counts.append(len(route))
+            links += [link.index for link in route]
+        latency, per_byte, heads = np.array(times).reshape(-1, 3).T
+        return _Pairs(latency, per_byte, heads, np.array(counts), np.array(links, np.int64))
 
     @cached_property
     def _rates(self) -> Floats:
@@ -603,17 +666,6 @@ class Estimator:
             sram=_slowest_memory([one.cube.sram for one in pes]),
         )
         return PeCosts(pe, cube)
-
-    def _path(self, group: _Group, sender: int, receiver: int, queue: QueueSpec) -> Path:
-        source, to = group.sips[sender], group.sips[receiver]
-        feed = queue.feed(self._kinds[self._system.kind_of(source)].pe.dma)
-        share = group.shares.get((sender, receiver), feed)
-        feed = min(feed, share, key=_per_second)
-        path = self._paths.get((source, to, feed))
-        if path is None:
-            route = self._topology.sip_route(source, to)
-            path = self._paths.keep((source, to, feed), Path(route, feed, 1))
-        return path
 
 
 @cached("ccl.estimators")

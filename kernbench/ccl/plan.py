@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 import numpy as np
 
 from kernbench.caches import cached
-from kernbench.ccl.columns import Column
+from kernbench.ccl.columns import Around, Column
 from kernbench.ccl.operations import OPERATIONS, Ints
 from kernbench.errors import KernbenchError, call_site, site_fact
 
@@ -244,8 +244,8 @@ class Plan:
             and _constant(self.span)
             and (self.span[0] == self.span[0, 0]).all()
             and (self.to[0] != np.arange(self.world_size)).all()
-            and self.send.min() > NOTHING
-            and self.receive.min() > NOTHING
+            and _least(self.send) > NOTHING
+            and _least(self.receive) > NOTHING
             and (self.reduce.strides[1] == 0 or (self.reduce == self.reduce[:, :1]).all())
             and (self.source[0, self.to[0]] == np.arange(self.world_size)).all()
         )
@@ -322,6 +322,14 @@ def distinct(values: Ints) -> Ints:
     found = np.sort(values)
     different: Ints = found[np.diff(found, prepend=-1) != 0]
     return different
+
+
+def _least(rows: Ints) -> int:
+    """Returns the smallest number of a table."""
+    if abs(rows.strides[0]) == abs(rows.strides[1]):
+        # Each row is the one before moved by a rank, so the first row and the ends of all have all.
+        return int(min(rows[0].min(), rows[:, 0].min(), rows[:, -1].min()))
+    return int(rows.min())
 
 
 def _constant(rows: Ints) -> bool:
@@ -428,6 +436,8 @@ class Cutting:
 
 
 def _within(numbers: Any, last: int, first: int = 0) -> bool:
+    if isinstance(numbers, Around):
+        return numbers.wrapped and numbers.ranks - 1 <= last
     if isinstance(numbers, np.ndarray):
         return bool(numbers.min() >= first and numbers.max() <= last)
     return bool(first <= numbers <= last)
@@ -520,7 +530,8 @@ def record(algorithm: Algorithm, setting: Setting) -> Recording:
 
 def _record(algorithm: Algorithm, setting: Setting, asked: set[int]) -> Plan | None:
     try:
-        recorder = _record_together(algorithm, setting, asked)
+        recorder = _record_around(algorithm, setting, asked)
+        recorder = recorder or _record_together(algorithm, setting, asked)
         if recorder is not None:
             number = recorder.cutting.dtype
             types = (number, number, number, number, np.bool_, number)
@@ -530,6 +541,22 @@ def _record(algorithm: Algorithm, setting: Setting, asked: set[int]) -> Plan | N
     except NotAPlanError:
         return None
     return Plan(recorder.cutting.parts, recorder.cutting.scratch, *table)
+
+
+def _record_around(algorithm: Algorithm, setting: Setting, asked: set[int]) -> _Recorder | None:
+    """Records all ranks of an algorithm for rings at once, as places round the ring.
+
+    It takes a step for each step, not for each step and rank. None if the algorithm does with its
+    rank what only numbers can do.
+    """
+    everyone = _Recorder(Around(setting.world_size), setting, asked)
+    try:
+        algorithm(everyone)
+    except NotAPlanError:
+        raise
+    except Exception:
+        return None  # an error of the algorithm itself comes again when it runs with a number
+    return everyone
 
 
 def _record_together(algorithm: Algorithm, setting: Setting, asked: set[int]) -> _Recorder | None:
@@ -588,8 +615,11 @@ def plan_of(algorithm: Algorithm, setting: Setting) -> Plan | None:
     Args:
         setting: Everything that the algorithm can see besides its rank.
     """
-    # Most algorithms do not ask for the number of messages; one plan serves every number.
-    found = record(algorithm, replace(setting, messages=1))
+    # Most algorithms do not ask for the number of messages, and send single chunks, which lie in
+    # one block with any number of channels: one plan serves every number of both.
+    found = record(algorithm, replace(setting, messages=1, channels=1))
     if found.asked:
-        found = record(algorithm, setting)
+        found = record(algorithm, replace(setting, channels=1))
+    if setting.channels > 1 and (found.plan is None or found.plan.widest > 1):
+        found = record(algorithm, setting if found.asked else replace(setting, messages=1))
     return found.plan

@@ -19,6 +19,7 @@ from kernbench.ccl.config import (
     programs_of,
     shipped_ccl_file,
 )
+from kernbench.ccl.cut_bound import cut_bound, shortfall
 from kernbench.ccl.estimate import SlotLimit, estimator_of
 from kernbench.ccl.profiles import message_of
 from kernbench.ccl.programs import channels_of
@@ -240,6 +241,36 @@ class Choices:
             if self._estimator.slot_limit(larger, operation, nbytes, tuple(sips)) is None:
                 return 1 << bits
         return None
+
+    def shortfall(
+        self,
+        operation: str,
+        nbytes: int,
+        sips: Sequence[int],
+        time: int,
+        *,
+        ranks: int | None = None,
+        root: int = 0,
+    ) -> str | None:
+        """Returns what limits an operation that gets less than half of its cut bound, else None.
+
+        Args:
+            operation: See `choose`.
+            nbytes: See `choose`.
+            sips: See `choose`.
+            time: How long the operation takes, in picoseconds.
+            ranks: See `choose`.
+            root: Root inside the group.
+        """
+        bound = cut_bound(self._topology, operation, nbytes, sips, root)
+        if bound is None:
+            return None
+        chosen = self.choose(operation, nbytes, sips, ranks)
+        try:
+            least = self._estimator.estimate(chosen, operation, len(sips), tuple(sips))
+        except _NO_ESTIMATE:
+            least = None
+        return shortfall(bound, time, least or 0.0, chosen.name)
 
     def name(self, operation: str) -> str:
         """Returns the algorithm of an operation; `auto` if it depends on sizes and groups."""

@@ -138,7 +138,7 @@ class Topology:
         return sip // node.size if node is not None else 0
 
     def links_out(self, sips: Sequence[int]) -> int:
-        """Returns how many links each of some SIPs has to neighbours, at most one to each other SIP.
+        """Returns how many links each of some SIPs has to neighbours, at most one to each other.
 
         A switch has one port for a SIP, so it is one link.
 

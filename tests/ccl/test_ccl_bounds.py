@@ -89,7 +89,7 @@ def check_bound(machine: Topology, name: str, operation: str, ranks: int) -> Non
     case = even(operation, ranks, 40_000 if OPERATIONS[operation].blocks == "one" else 5_000)
     case = as_run(case, chosen, machine, 4)
     loads = dict.fromkeys(range(len(machine.links)), 0)
-    for channel in range(chosen.channels):
+    for channel in range(case.channels):
         for rank in range(ranks):
             program = Program(case, rank, channel)
             getattr(chosen.module, operation)(program)

@@ -64,7 +64,7 @@ def test_the_choice_is_hardly_slower_than_the_best(
         ("sip8", 8, "broadcast", 1 << 26, {"chain"}),
         ("torus4x4", 16, "all_reduce", 1 << 26, {"dimension_wise"}),
         ("h200x8", 8, "all_reduce", 1 << 10, {"direct"}),
-        ("h200x8", 8, "all_reduce", 1 << 20, {"two_shot", "halving_doubling"}),
+        ("h200x8", 8, "all_reduce", 1 << 20, {"two_shot", "two_shot_links", "halving_doubling"}),
         ("h200x8_x4_nodes", 32, "all_reduce", 1 << 20, {"two_level"}),
         ("h200x8_x4_nodes", 32, "all_gather", 1 << 26, {"two_level"}),
         ("h200x8_x4_nodes", 32, "broadcast", 1 << 22, {"two_level"}),
@@ -94,6 +94,9 @@ def test_estimates_of_steps_that_all_take_at_once_are_close(
     machine = topology(name)
     for one in implementing("all_reduce", machine, machine.machine.system.algorithms):
         if one.name in {"direct", "double_binary_tree"}:
+            continue
+        # Channels that meet on the links of others at times that no estimate knows, but on a mesh.
+        if one.links > 1:
             continue
         # Channels that all use the same ring of links; never chosen for a group of one dimension.
         if one.topology == "grid" and len(machine.grid(range(ranks))) == 1:

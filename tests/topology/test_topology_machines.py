@@ -20,7 +20,8 @@ from kernbench.units import Bandwidth, Ps
         ("a100x8", 8, 108, 8 * 2),
         ("b200x8", 8, 148, 8 * 2),
         ("gb200_nvl72", 72, 148, 72 * 2),
-        ("mi300x8", 8, 304, 8 * 2),
+        # a cable between each two, both ways
+        ("mi300x8", 8, 304, 8 * 7),
         ("torus4x4", 16, 8, 16 * 2 * 2),
         ("ring1024", 1024, 8, 1024 * 2),
         # a port of a switch and a NIC each, both ways; leaves x spines, both ways
