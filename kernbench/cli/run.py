@@ -30,8 +30,10 @@ from kernbench.report import (
     check_writable,
     explanation,
     explanation_lines,
+    load_rows,
     make_folder,
     print_breakdown,
+    print_loads,
     replacing,
     write_kineto_files,
     write_trace,
@@ -254,7 +256,10 @@ def _attempt(spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | N
         rows = breakdown(engine.op_log, engine.dispatch_ps)
         from rich.console import Console  # rich takes longer to import than most of the package
 
-        print_breakdown(rows, Console(width=None if sys.stdout.isatty() else 130))
+        console = Console(width=None if sys.stdout.isatty() else 130)
+        print_breakdown(rows, console)
+        if loads := load_rows(engine.op_log):
+            print_loads(loads, console)
         _tell_partial(engine.op_log)
     if output.explain_time and not engine.timed:
         print("what bounds the run: N/A (fidelity functional)")

@@ -15,7 +15,9 @@ from kernbench.distributed.issuing import run
 from kernbench.distributed.signatures import exchange_signature
 from kernbench.memory.windows import numel
 from kernbench.process.called import called
-from kernbench.process.process import current_process
+from kernbench.process.process import Process, current_process
+from kernbench.ranks.groups import ProcessGroup
+from kernbench.routing import Load
 from kernbench.tensors.tensor import Tensor
 
 __all__ = ["all_to_all", "all_to_all_single"]
@@ -99,4 +101,23 @@ def all_to_all_single(
             code="C12",
         )
     what = exchange_signature(name, dtype, sends, receives, row)
+    if process.engine.op_log.full and len({*sends, *receives}) > 1:
+        _note(process, members, sends, receives, numel(row) * dtype.itemsize)
     return run(process, members, what, (input,), (output,), async_op)
+
+
+def _note(
+    process: Process,
+    members: ProcessGroup,
+    sends: Sequence[int],
+    receives: Sequence[int],
+    row_bytes: int,
+) -> None:
+    """Notes an uneven exchange for the report of loads, unless a layer of experts notes its own."""
+    if process.ranges and process.ranges[-1].startswith("moe "):
+        return
+    place, loads = members.ranks.index(process.rank), process.engine.op_log.loads
+    sent = (sum(sends) - sends[place]) * row_bytes
+    ranks, rows = tuple(members.ranks), sum(receives)
+    now = process.host.clock
+    loads.append(Load(process.rank, -1, -1, "exchange", now, ranks, rows, (), None, None, sent))

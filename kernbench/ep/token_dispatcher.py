@@ -159,7 +159,7 @@ class MoETokenDispatcher:
             )
         return found
 
-    def noted(self, x: torch.Tensor, plan: Plan, **more: int) -> torch.Tensor:
+    def noted(self, x: torch.Tensor, plan: Plan, **more: int | None) -> torch.Tensor:
         """Returns rows, of whose exchange both directions are noted."""
         facts = {
             "layer": self.router.layer_number,
@@ -244,13 +244,25 @@ class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the rows that other ranks send to this one's experts, and their weights."""
         plan, place = self.plan, dist.get_rank(self.shares.ep)
-        choices = self.tokens * self.config.moe_router_topk
         leaving = (sum(plan.inputs) - plan.inputs[place]) * rows.shape[1] * rows.element_size()
-        padded = self.config.moe_pad_expert_input_to_capacity
-        dropped = 0 if padded else choices - sum(plan.inputs)
-        rows = self.noted(rows, plan, dropped=dropped, sent=2 * leaving)
+        dropped, padded = self._cut()
+        rows = self.noted(rows, plan, dropped=dropped, padded=padded, sent=2 * leaving)
         how = Exchange(self.shares.ep, plan.outputs, plan.inputs)
         return differentiable.exchange(rows, how), differentiable.exchange(weights, how)
+
+    def _cut(self) -> tuple[int | None, int | None]:
+        """Returns dropped choices of the rank, and rows without a choice that it gets."""
+        choices = self.tokens * self.config.moe_router_topk
+        if not self.config.moe_pad_expert_input_to_capacity:
+            return choices - sum(self.plan.inputs), 0
+        known = self.known(self.tokens)
+        if known is None:
+            return None, None
+        kept = np.minimum(known, min(self.router.capacity(self.tokens), self.tokens))
+        mine = kept[dist.get_rank(self.shares.both)]
+        return choices - int(mine.sum()), sum(self.plan.by_expert) - int(
+            kept[:, self.shares.local].sum()
+        )
 
     def dispatch_postprocess(
         self, rows: torch.Tensor, weights: torch.Tensor

@@ -135,8 +135,8 @@ def note_load(
     direction: str,
     ranks: Sequence[int],
     by_expert: Sequence[int],
-    dropped: int = 0,
-    padded: int = 0,
+    dropped: int | None = 0,
+    padded: int | None = 0,
     sent: int = 0,
 ) -> None:
     """Notes what the calling rank gets in an exchange of tokens, for `--breakdown` and `--json`.
@@ -147,8 +147,8 @@ def note_load(
         direction: `forward` or `backward`.
         ranks: Global ranks that share the experts.
         by_expert: Rows for each expert of the calling rank.
-        dropped: Choices of its tokens that a capacity cut off.
-        padded: Rows without a choice that it gets.
+        dropped: Choices of its tokens that a capacity cut off; None if the host does not know it.
+        padded: Rows without a choice that it gets, likewise.
         sent: Bytes that it sends to other ranks, there and back.
 
     Raises:

@@ -6,6 +6,7 @@ from kernbench.report.explanation_lines import explanation_lines
 from kernbench.report.files import check_writable, make_folder, replacing
 from kernbench.report.golden import dump_records
 from kernbench.report.kineto import write_kineto_files, write_kineto_rank
+from kernbench.report.moe import LoadRow, load_rows, print_loads
 from kernbench.report.nccl_table import (
     Header,
     Measurement,
@@ -25,6 +26,7 @@ from kernbench.report.trace import write_trace
 __all__ = [
     "Explanation",
     "Header",
+    "LoadRow",
     "Measurement",
     "RangeBreakdown",
     "RankBreakdown",
@@ -39,9 +41,11 @@ __all__ = [
     "explanation_lines",
     "footer_lines",
     "header_lines",
+    "load_rows",
     "make_folder",
     "mean_of_ranks",
     "print_breakdown",
+    "print_loads",
     "range_breakdown",
     "replacing",
     "row_line",

@@ -13,14 +13,14 @@ class Load(NamedTuple):
     Attributes:
         rank: Global rank.
         layer: Number of the layer; -1 if nothing says it.
-        step: Number of the layer's call on its rank.
-        direction: `forward` or `backward`.
+        step: Number of the layer's call on its rank; -1 if nothing says it.
+        direction: `forward` or `backward`; `exchange` if nothing says it.
         time: When its host issued the exchange, in simulated picoseconds.
         ranks: Global ranks of the group.
         rows: Rows that the rank got for its experts.
         by_expert: The same for each of its experts; empty if nothing says it.
-        dropped: Choices of its tokens that a capacity cut off.
-        padded: Rows without a choice that it got.
+        dropped: Choices of its tokens that a capacity cut off; None if the host does not know it.
+        padded: Rows without a choice that it got, likewise.
         sent: Bytes that it sent to other ranks, there and back.
     """
 
@@ -32,8 +32,8 @@ class Load(NamedTuple):
     ranks: tuple[int, ...]
     rows: int
     by_expert: tuple[int, ...]
-    dropped: int
-    padded: int
+    dropped: int | None
+    padded: int | None
     sent: int
 
 

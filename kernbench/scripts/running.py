@@ -1,7 +1,7 @@
 """One run, from its specification to what came of it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from kernbench.config.shipped import shipped
 from kernbench.errors import UsageError
 from kernbench.ranks.hash_seeds import Calls
 from kernbench.ranks.schedules import Schedule
+from kernbench.report import load_rows
 from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import Progress, RuntimeContext
 from kernbench.scripts.explaining import explain_names
@@ -39,7 +40,10 @@ class Outcome:
     def document(self) -> dict[str, Any]:
         """The run as `kernbench run --json` writes it; without results if there is no context."""
         head = head_of(self.spec)
-        return head if self.context is None else {**head, "results": self.context.results}
+        if self.context is None:
+            return head
+        loads = [asdict(row) for row in load_rows(self.context.engine.op_log)]
+        return {**head, "results": self.context.results, **({"moe": loads} if loads else {})}
 
     @property
     def exit_code(self) -> int:
