@@ -18,7 +18,7 @@ def text_of(found: Calibrated, folder: Path, base: str, given: Mapping[str, str]
     Args:
         found: The machine.
         folder: The tables.
-        base: Name of the machine whose numbers stay where no table tells others.
+        base: Name of the machine whose numbers stay where no table has others.
         given: Comments of a file that has numbers of a datasheet, by place under `system`.
     """
     system = found.system

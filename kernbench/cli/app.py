@@ -241,7 +241,7 @@ def calibrate_(
     from_: Annotated[
         str,
         typer.Option(
-            "--from", metavar="MACHINE", help="Machine whose numbers stay where no table tells."
+            "--from", metavar="MACHINE", help="Machine whose numbers stay where no table has others."
         ),
     ] = "h200x8",
     topology: Annotated[

@@ -166,7 +166,7 @@ OUTPUTS: Final = (
         kind="file",
         metavar="FILE",
         help="Writes the run specification and the results, or the failure, as JSON.",
-        more=". It tells what failed in each rank; times in it are simulated, and null with "
+        more=". It says what failed in each rank. Times in it are simulated, and null with "
         "`--fidelity functional`",
         commands=ONE,
     ),

@@ -57,7 +57,7 @@ class States:
         return [state.read() for state in self._all]
 
     def put(self, wanted: list[Any]) -> None:
-        """Sets what is to be, as `values` returns it."""
+        """Sets the new values, in the order of `values`."""
         for state, value in zip(self._all, wanted, strict=True):
             now = state.read()
             if now is not value and (state.alone or now != value):

@@ -107,7 +107,7 @@ class Timeline {
     this.root = root;
     this.data = data;
     this.names = data.names;
-    this.lanes = lanesOf(data);
+    this.lanes = lanesOf(data).filter((lane) => lane.slices);
     this.ranks = new Map();
     for (const lane of this.lanes) {
       if (!this.ranks.has(lane.rank)) this.ranks.set(lane.rank, []);

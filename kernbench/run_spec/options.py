@@ -231,7 +231,7 @@ OF_SPEC: Final = (
         flags=("--ccl",),
         metavar="FILE",
         help="File with the algorithms of collectives.",
-        more=". A `ccl.yaml` that is not named is told on standard error, but with `--quiet`; in "
+        more=". If a `ccl.yaml` is used that was not named, standard error says so, unless `--quiet` is given; in "
         "the shipped one, `auto` takes the fastest algorithm of those that the machine names, or "
         "of all",
         group=MACHINE,
@@ -373,7 +373,7 @@ OF_SPEC: Final = (
         flags=("--max-time",),
         metavar="TIME",
         help="Simulated time, such as `10ms`, that a run may not pass; 0: any.",
-        more=". If it does, the place of every rank is told",
+        more=". If it does, the report says where every rank is",
         group=LIMITS,
         sets=("max_time_ps",),
         read=_time,
@@ -420,7 +420,7 @@ OF_SPEC: Final = (
         metavar="PICKS",
         help="Which candidate each receive from any source takes, such as `2.1`; 0: the first to "
         "come.",
-        more=". `--explore` tells such a schedule",
+        more=". `--explore` reports such schedules",
         group=ORDER,
         sets=("schedule",),
         read=_word("0", None, _PICKS),

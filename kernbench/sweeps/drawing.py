@@ -8,10 +8,12 @@ import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kernbench.errors import UsageError
+from kernbench.report.colours import LIGHT
 from kernbench.report.files import check_writable, replacing_bytes
 from kernbench.sweeps.plots import Line, Picture, Value, picture_of
 from kernbench.sweeps.records import Record
@@ -20,17 +22,22 @@ from kernbench.units import TIME_UNITS, format_bytes
 FORMATS: Final = (".png", ".svg", ".pdf")
 """Ends of the names of files that can be written."""
 
-_DECADES: Final = 100
+_DECADES: Final = 10
 """Ratio of the largest to the smallest value from which an axis is logarithmic."""
 
 _MOST_TICKS: Final = 12
 """Most values of the horizontal axis that are each written below it."""
 
-# Okabe and Ito's colours, which people who see few colours tell apart; without the yellow one,
-# which is faint on white.
-COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+COLOURS: Final = LIGHT
 MARKERS: Final = "osD^vPX"
 _DASHES: Final = ("-", "--", ":", "-.")
+_DASHES_SHOWN: Final = {"-": "──", "--": "╶╶", ":": "···", "-.": "╶·"}
+
+_MOST_LABELS: Final = 14
+"""Most lines that have their names at their ends; more have a legend."""
+
+_GAP: Final = 0.055
+"""Least distance of two names, as a share of the height."""
 
 SETTINGS: Final = {
     "figure.facecolor": "white",
@@ -154,13 +161,16 @@ def drawn(picture: Picture, suffix: str) -> bytes:
         axes = figure.add_subplot()
         # Texts stand at whole numbers, from left to right.
         places = {x: n for n, x in enumerate(picture.xs)} if _are_texts(picture.xs) else {}
+        styles = styles_of(picture.lines)
         for number, line in enumerate(picture.lines):
-            _draw_line(axes, line, number, len(picture.lines), places)
+            _draw_line(axes, line, styles[number], number, len(picture.lines), places)
         _scale_x(axes, picture, places)
         _scale_y(axes, picture)
         axes.set_title(picture.title, loc="left", fontweight="bold")
-        if picture.choice.hue:
-            title = ", ".join(map(_shown, picture.choice.hue))
+        title = ", ".join(map(_shown, picture.choice.hue))
+        if picture.choice.hue and not places and len(picture.lines) <= _MOST_LABELS:
+            _label_ends(axes, picture.lines, styles, title)
+        elif picture.choice.hue:
             axes.legend(
                 title=title, alignment="left", loc="center left", bbox_to_anchor=(1.01, 0.5)
             )
@@ -185,8 +195,76 @@ def _are_texts(xs: Sequence[Value]) -> bool:
     return any(isinstance(x, str) for x in xs)
 
 
-def _draw_line(axes: Any, line: Line, number: int, of: int, places: dict[Value, int]) -> None:
-    colour = COLOURS[number % len(COLOURS)]
+class Style(NamedTuple):
+    """How a line looks.
+
+    Attributes:
+        colour: Its colour.
+        dash: Its pattern, as matplotlib writes it.
+    """
+
+    colour: str
+    dash: str
+
+
+def styles_of(lines: Sequence[Line]) -> list[Style]:
+    """Returns how lines look: the first factor is colour, the others are dash.
+
+    Where lines differ in one factor, or the factors have more values than there are colours or
+    dashes, lines differ in colour as long as there are colours.
+    """
+    first = list(dict.fromkeys(line.values[:1] for line in lines))
+    rest = list(dict.fromkeys(line.values[1:] for line in lines))
+    if 1 < len(rest) <= len(_DASHES) and 1 < len(first) <= len(COLOURS):
+        return [
+            Style(COLOURS[first.index(line.values[:1])], _DASHES[rest.index(line.values[1:])])
+            for line in lines
+        ]
+    return [
+        Style(COLOURS[number % len(COLOURS)], _DASHES[number // len(COLOURS) % len(_DASHES)])
+        for number in range(len(lines))
+    ]
+
+
+def apart(places: Sequence[float], gap: float) -> list[float]:
+    """Returns places that are `gap` apart at least, in the same order, as near as may be.
+
+    Args:
+        places: Where labels would stand, from 0 to 1.
+        gap: The least distance.
+    """
+    order = sorted(range(len(places)), key=lambda each: places[each])
+    found = list(places)
+    for before, each in pairwise(order):
+        found[each] = max(found[each], found[before] + gap)
+    most = 1.0
+    for each in reversed(order):
+        found[each] = min(found[each], most)
+        most = found[each] - gap
+    return found
+
+
+def _label_ends(axes: Any, lines: Sequence[Line], styles: Sequence[Style], title: str) -> None:
+    """Writes beside the end of each line which it is, in its colour."""
+    low, high = axes.get_ylim()
+    scale = axes.yaxis.get_transform().transform
+    bottom, top = scale(low), scale(high)
+    ends = [float((scale(line.ys[-1]) - bottom) / (top - bottom)) for line in lines]
+    axes.set_ylim(low, high)
+    dashed = len({style.dash for style in styles}) > 1
+    for line, style, place in zip(lines, styles, apart(ends, _GAP), strict=True):
+        mark = f"{_DASHES_SHOWN[style.dash]} " if dashed else ""
+        axes.text(
+            1.02, place, f"{mark}{line.label}", color=style.colour, transform=axes.transAxes,
+            va="center", fontsize=9,
+        )  # fmt: skip
+    axes.text(1.02, 1.04, title, transform=axes.transAxes, fontsize=9, color="#666666")
+
+
+def _draw_line(
+    axes: Any, line: Line, style: Style, number: int, of: int, places: dict[Value, int]
+) -> None:
+    colour = style.colour
     if places:
         width = min(0.8 / of, 0.5)
         xs = [places[x] + (number + 0.5 - of / 2) * width for x in line.xs]
@@ -202,7 +280,7 @@ def _draw_line(axes: Any, line: Line, number: int, of: int, places: dict[Value, 
         marker=MARKERS[number % len(MARKERS)],
         # Each second one is larger and lies lower, so that equal lines are seen.
         markersize=5 + 2 * (number % 2),
-        linestyle=_DASHES[number // len(COLOURS) % len(_DASHES)],
+        linestyle=style.dash,
         clip_on=False,
         zorder=3 + of - number,
     )

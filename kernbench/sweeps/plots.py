@@ -51,6 +51,7 @@ class Line:
 
     Attributes:
         label: The values of the columns that tell it from others.
+        values: The same, each by itself.
         xs: Different values, ascending if they are numbers; else in the order in which they come.
         ys: For each, the mean of its values.
         least: For each, the least of its values.
@@ -58,6 +59,7 @@ class Line:
     """
 
     label: str
+    values: tuple[str, ...]
     xs: tuple[Value, ...]
     ys: tuple[float, ...]
     least: tuple[float, ...]
@@ -259,24 +261,29 @@ def _is_number(value: Any) -> TypeGuard[int | float]:
 
 
 def _label(row: Mapping[str, Any], hues: Sequence[str]) -> str:
-    return ", ".join(str(row.get(name, "")) for name in hues)
+    return ", ".join(_hue_values(row, hues))
+
+
+def _hue_values(row: Mapping[str, Any], hues: Sequence[str]) -> tuple[str, ...]:
+    return tuple(str(row.get(name, "")) for name in hues)
 
 
 def _lines(rows: Rows, choice: Choice) -> tuple[Line, ...]:
     numbers = _as_numbers(choice.x, _values(rows, choice.x))
-    found: dict[str, dict[Value, list[float]]] = {}
+    found: dict[tuple[str, ...], dict[Value, list[float]]] = {}
     for row in rows:
         x, y = row.get(choice.x), row.get(choice.y)
         if _is_number(y) and isinstance(x, str | int | float):
-            line = found.setdefault(_label(row, choice.hue), {})
+            line = found.setdefault(_hue_values(row, choice.hue), {})
             line.setdefault(numbers.get(x, str(x)), []).append(_scaled(choice.y, y))
     lines = []
-    for label, points in found.items():
+    for values, points in found.items():
         xs = _ordered(points)
         each = [points[x] for x in xs]
         lines.append(
             Line(
-                label,
+                ", ".join(values),
+                values,
                 xs,
                 tuple(math.fsum(ys) / len(ys) for ys in each),
                 tuple(map(min, each)),

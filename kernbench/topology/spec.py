@@ -166,7 +166,7 @@ class HostSpec:
             all cost the same.
         eager: What PyTorch itself takes beside. Default: nothing.
         loop: What enqueueing one small kernel takes in a loop of nothing else. It is not simulated:
-            `kernbench calibrate` tells by it how fast a host is beside another. Default: unknown.
+            `kernbench calibrate` compares two hosts by it. Default: unknown.
     """
 
     dispatch: Latency = Ps(9_300_000)

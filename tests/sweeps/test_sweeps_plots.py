@@ -226,3 +226,22 @@ def test_sizes_that_double_are_equally_far_from_each_other(monkeypatch: pytest.M
     sizes = [1 << 16, 1 << 18, 1 << 20, 1 << 22]
     drawn(picture([record({"n": "1"}, tables(sizes))]), ".svg")
     assert drawn_on[0].get_xscale() == "log"
+
+
+def test_the_first_factor_is_the_colour_and_the_second_the_dash() -> None:
+    grid = product(("2", "4"), ("ring", "tree"))
+    rows = [record({"n": n, "algorithm": name}, tables()) for n, name in grid]
+    styles = drawing.styles_of(picture(rows).lines)
+    blue, orange = drawing.COLOURS[:2]
+    assert [(style.colour, style.dash) for style in styles] == [
+        (blue, "-"), (blue, "--"), (orange, "-"), (orange, "--"),
+    ]  # fmt: skip
+    one = drawing.styles_of(picture([record({"n": n}, tables()) for n in "248"]).lines)
+    assert [style.colour for style in one] == [*drawing.COLOURS[:3]]
+    assert {style.dash for style in one} == {"-"}
+
+
+def test_names_at_ends_of_lines_keep_their_distance_and_their_order() -> None:
+    places = drawing.apart([0.5, 0.25, 0.5, 1.0, 1.0], 0.125)
+    assert places == [0.5, 0.25, 0.625, 0.875, 1.0]
+    assert drawing.apart([], 0.1) == []
