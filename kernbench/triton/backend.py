@@ -16,7 +16,6 @@ from triton.backends.nvidia.compiler import CUDABackend
 
 from kernbench.errors import UsageError, call_site, site_fact
 from kernbench.triton.benching import measured
-from kernbench.triton.compiled import WHOLE
 from kernbench.triton.devices import NOW
 from kernbench.triton.launches import Launch, LaunchError, parts_of
 from kernbench.triton.lowering import machine_code
@@ -46,9 +45,7 @@ class Compiler(CUDABackend):  # type: ignore[misc]
 
     def __init__(self, target: Any) -> None:
         super().__init__(target)
-        self._whole: Final = WHOLE.on
-        if not self._whole:
-            self.binary_ext = _TEXT
+        self.binary_ext = _TEXT
 
     def add_stages(self, stages: dict[str, Any], options: Any, language: Any) -> None:
         """Adds the stages of a kernel.
@@ -64,8 +61,6 @@ class Compiler(CUDABackend):  # type: ignore[misc]
         if language != Language.TRITON:
             raise NOW.here().refused("a kernel of Gluon", "write it in triton.language")
         super().add_stages(stages, options, language)
-        if self._whole:
-            return
         first = stages["ttir"]
         stages.clear()
 
@@ -79,8 +74,7 @@ class Compiler(CUDABackend):  # type: ignore[misc]
 
     def hash(self) -> str:
         """Returns what the cache on disk knows this compiler by."""
-        whole: str = super().hash() if self._whole else _TEXT
-        return f"{whole}-{self.target.arch}"
+        return f"{_TEXT}-{self.target.arch}"
 
 
 class _Loaded:

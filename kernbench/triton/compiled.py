@@ -1,35 +1,20 @@
 """Compiled kernels of which later stages of Triton's compiler are run when a program asks for them.
 
-A launch needs Triton's own IR alone. To go on to machine code takes ten times as long, and is for
-programs that look at it: `kernel.asm["ptx"]`, `kernel.n_regs`, `kernel.metadata.shared`.
+A launch needs Triton's own IR alone. Programs may look at what is made of it: `kernel.asm["ptx"]`,
+`kernel.n_regs`, `kernel.metadata.shared`.
 """
 
-import re
-import subprocess
-import tempfile
-from dataclasses import fields
 from functools import cached_property
 from typing import Any, Final
 
 import triton
-from triton.backends.nvidia.compiler import CUDAOptions
 from triton.compiler.compiler import CompiledKernel
 
-from kernbench.errors import UsageError, call_site, site_fact
+from kernbench.triton.lowering import stages_of
+from kernbench.triton.machine_code import registers_of
 
-_USAGE: Final = re.compile(r"REG:(\d+) STACK:(\d+)")
 _WORD: Final = 4
-"""Bytes of a register, and so of one that is spilled."""
-
-
-class _Whole:
-    """Whether kernels are compiled to machine code now."""
-
-    def __init__(self) -> None:
-        self.on = False
-
-
-WHOLE: Final = _Whole()
+"""Bytes of a register, and so of one that is kept in memory."""
 
 
 class Compiled(CompiledKernel):  # type: ignore[misc]
@@ -40,51 +25,27 @@ class Compiled(CompiledKernel):  # type: ignore[misc]
         self.asm: dict[str, Any]
         self.metadata: Any
         super().__init__(src, metadata_group, hash)
-        if not WHOLE.on:
-            self.asm = _Stages(self.asm, self)
-            kind = type(self.metadata)
-            shared = property(lambda _: self._shared)
-            self.metadata = type(kind.__name__, (kind,), {"shared": shared})(*self.metadata)
+        self.asm = _Stages(self.asm, self)
+        self._told: Final = self.metadata
+        kind = type(self.metadata)
+        shared = property(lambda _: self._shared)
+        self.metadata = type(kind.__name__, (kind,), {"shared": shared})(*self.metadata)
+
+    def __del__(self) -> None:
+        """Unloads nothing, unlike Triton's: that asks the driver, and the run may be over."""
 
     @cached_property
-    def whole(self) -> Any:
-        """The same kernel in machine code, which nothing here runs.
-
-        Raises:
-            UsageError: If the compiler's last stages fail.
-        """
-        metadata = self.metadata
-        told = [(field.name, getattr(metadata, field.name)) for field in fields(CUDAOptions)]
-        # Triton keeps them as JSON, which has no tuples.
-        options = {name: tuple(one) if isinstance(one, list) else one for name, one in told}
-        options["extern_libs"] = dict(metadata.extern_libs or ())
-        source = getattr(self.src, "path", self.src)
-        WHOLE.on = True
-        try:
-            return triton.compile(source, target=metadata.target, options=options)
-        finally:
-            WHOLE.on = False
+    def later(self) -> tuple[dict[str, Any], int]:
+        """What Triton's later stages make of it, by name, and bytes of shared memory."""
+        return stages_of(self.asm["ttir"], self._told)
 
     @cached_property
     def _used(self) -> tuple[int, int]:
-        """Registers of a thread, and those of it that are kept in memory."""
-        tool = triton.knobs.nvidia.cuobjdump.path
-        with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-            file.write(self.whole.asm["cubin"])
-            file.flush()
-            command = [tool, "-res-usage", file.name]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-        found = _USAGE.search(done.stdout)
-        if found is None:
-            raise UsageError(
-                f"kernel {self.name}: {tool} does not tell its registers",
-                [site_fact(call_site()), done.stderr.strip()],
-            )
-        return int(found[1]), int(found[2]) // _WORD
+        return registers_of(self.later[0]["cubin"], triton.knobs.nvidia.cuobjdump.path)
 
     @property
     def _shared(self) -> int:
-        return 0 if self._loading else int(self.whole.metadata.shared)
+        return 0 if self._loading else self.later[1]
 
     @property
     def n_regs(self) -> int:
@@ -98,14 +59,14 @@ class Compiled(CompiledKernel):  # type: ignore[misc]
     @property
     def n_spills(self) -> int:
         """Registers of a thread that are kept in memory."""
-        return self._used[1]
+        return self._used[1] // _WORD
 
     @n_spills.setter
     def n_spills(self, value: int) -> None:
         """What the driver has told, which knows no machine code."""
 
     def _init_handles(self) -> None:
-        self._loading = True  # Triton compares what it needs with what there is
+        self._loading = True  # Triton compares what it needs with what there is: launches do
         try:
             super()._init_handles()
         finally:
@@ -120,4 +81,6 @@ class _Stages(dict[str, Any]):
         self._kernel: Final = kernel
 
     def __missing__(self, stage: str) -> Any:
-        return self._kernel.whole.asm[stage]
+        if stage == "sass":
+            return triton.tools.disasm.get_sass(self["cubin"])
+        return self._kernel.later[0][stage]

@@ -100,6 +100,18 @@ def _read(told: dict[str, Any], metadata: Any) -> _Known:
 
 
 def _lowered(text: str, metadata: Any) -> MachineCode:
+    stages, shared = stages_of(text, metadata)
+    tools = knobs.nvidia
+    return read_cubin(stages["cubin"], shared, tools.cuobjdump.path, tools.nvdisasm.path)
+
+
+def stages_of(text: str, metadata: Any) -> tuple[dict[str, Any], int]:
+    """Returns what Triton's later stages make of a kernel, by name, and bytes of shared memory.
+
+    Args:
+        text: Triton's IR of the kernel.
+        metadata: What Triton's compiler has found out so far, with its options.
+    """
     backend = CUDABackend(metadata.target)
     told = {each.name: getattr(metadata, each.name) for each in fields(CUDAOptions)}
     # Triton keeps options as JSON, which has no tuples.
@@ -116,8 +128,9 @@ def _lowered(text: str, metadata: Any) -> MachineCode:
     stages: dict[str, Any] = {}
     CUDABackend.add_stages(backend, stages, backend.parse_options(options), Language.TRITON)
     found: dict[str, Any] = dict(metadata._asdict())
+    made: dict[str, Any] = {}
     for name, stage in stages.items():
         if name != "ttir":
             module = stage(module, found)
-    tools = knobs.nvidia
-    return read_cubin(module, found["shared"], tools.cuobjdump.path, tools.nvdisasm.path)
+            made[name] = module if isinstance(module, bytes) else str(module)
+    return made, int(found["shared"])

@@ -54,6 +54,25 @@ class MachineCode:
     loops: Sequence[Loop]
 
 
+def registers_of(cubin: bytes, usage: str) -> tuple[int, int]:
+    """Returns the registers of a thread, and bytes of it that are kept in memory for want of them.
+
+    Args:
+        cubin: The kernel, as an ELF file.
+        usage: Path of `cuobjdump`.
+
+    Raises:
+        UsageError: If that cannot read it.
+    """
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        found = _USAGE.search(_printed(usage, "-res-usage", file.name))
+    if found is None:
+        raise UsageError(f"{usage} does not tell the registers of a kernel")
+    return int(found[1]), int(found[2])
+
+
 def read_cubin(cubin: bytes, shared: int, usage: str, disassembler: str) -> MachineCode:
     """Returns what a kernel in machine code consists of.
 
@@ -69,12 +88,9 @@ def read_cubin(cubin: bytes, shared: int, usage: str, disassembler: str) -> Mach
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        registers = _USAGE.search(_printed(usage, "-res-usage", file.name))
         listing = _printed(disassembler, "-hex", file.name)
-    if registers is None:
-        raise UsageError(f"{usage} does not tell the registers of a kernel")
     outside, loops = loops_of(listing)
-    return MachineCode(int(registers[1]), shared, outside, loops)
+    return MachineCode(registers_of(cubin, usage)[0], shared, outside, loops)
 
 
 def _printed(*command: str) -> str:
