@@ -27,7 +27,9 @@ VARIABLE: Final = "KERNBENCH_TRITON_TIME"
 
 _WAYS: Final = ("machine-code", "ir")
 
-_FILE: Final = "kernbench.machine.json"
+_FILE: Final = "kernbench.machine.1.json"
+"""Name of what is kept of a kernel; the number is that of `MachineCode`'s form."""
+
 _KNOWN: Final[Table[str, "_Known"]] = Table("triton.machine_code")
 
 
@@ -73,7 +75,8 @@ def _told(text: str, metadata: Any) -> dict[str, Any]:
     try:
         return asdict(_lowered(text, metadata))
     except (PTXASError, RuntimeError) as error:  # of MLIR's passes, or of NVIDIA's assembler
-        return {"failed": f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"}
+        said = str(error).strip().splitlines() or [""]
+        return {"failed": f"{type(error).__name__}: {said[0]}"}
 
 
 class _Known(NamedTuple):

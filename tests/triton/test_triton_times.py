@@ -59,7 +59,7 @@ def test_a_time_is_the_same_with_and_without_what_was_kept(
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     caches.clear()
     first = microseconds(adding(5000))
-    assert list(tmp_path.glob("*/kernbench.machine.json"))
+    assert list(tmp_path.glob("*/kernbench.machine.*.json"))
     caches.clear()
     assert microseconds(adding(5000)) == first
 
