@@ -58,7 +58,7 @@ def minimizer() -> Callable[..., Any]:
     try:
         from scipy.optimize import minimize
     except ImportError as error:
-        hint = "pip install 'kernbench[calibrate]'"
+        hint = "pip install scipy"
         raise UsageError("calibrate needs SciPy, which is not installed", hint=hint) from error
     found: Callable[..., Any] = minimize
     return found

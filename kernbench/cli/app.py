@@ -240,9 +240,7 @@ def calibrate_(
     ],
     from_: Annotated[
         str,
-        typer.Option(
-            "--from", metavar="MACHINE", help="Machine whose numbers stay where no table has others."
-        ),
+        typer.Option("--from", metavar="MACHINE", help="Has the numbers that no table has."),
     ] = "h200x8",
     topology: Annotated[
         str | None,
@@ -254,7 +252,7 @@ def calibrate_(
     ] = None,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show every fit.")] = False,
 ) -> None:
-    """Fit a machine's numbers to tables measured on a host (needs `kernbench[calibrate]`).
+    """Fit a machine's numbers to tables measured on a host (needs SciPy).
 
     \f
     Args:

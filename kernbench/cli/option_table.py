@@ -204,8 +204,7 @@ _OF_SWEEP: Final = (
     Option(
         flags=("--on",),
         choices=("local", "ray"),
-        help="Where runs take place: processes of this machine, or Ray (`pip install "
-        "'kernbench[ray]'`).",
+        help="Where runs take place: processes of this machine, or Ray (`pip install ray`).",
         more=". On Ray they are [tasks](sweeps.md#3-more-cores-more-machines)",
         group=WHERE,
         commands=_SWEEP,
@@ -262,7 +261,7 @@ _OF_SWEEP: Final = (
         flags=("--plot",),
         kind="file",
         metavar="FILE",
-        help="Draws a picture, `.png`, `.svg` or `.pdf` (`pip install 'kernbench[plot]'`).",
+        help="Draws a picture, `.png`, `.svg` or `.pdf` (`pip install matplotlib`).",
         more=". See [sweeps.md](sweeps.md#2-a-picture-of-it)",
         commands=_SWEEP,
     ),

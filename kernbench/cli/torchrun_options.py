@@ -96,7 +96,7 @@ def torchrun(
     ] = None,
     **options: Any,
 ) -> None:
-    """Run a program of PyTorch, as it is, on a simulated machine (pip install kernbench[torch]).
+    """Run a program of PyTorch, as it is, on a simulated machine (see kernbench doctor).
 
     \f
     Args:

@@ -231,9 +231,9 @@ OF_SPEC: Final = (
         flags=("--ccl",),
         metavar="FILE",
         help="File with the algorithms of collectives.",
-        more=". If a `ccl.yaml` is used that was not named, standard error says so, unless `--quiet` is given; in "
-        "the shipped one, `auto` takes the fastest algorithm of those that the machine names, or "
-        "of all",
+        more=". If a `ccl.yaml` is used that was not named, standard error says so, unless "
+        "`--quiet` is given. In the shipped one, `auto` takes the fastest algorithm of those that "
+        "the machine names, or of all",
         group=MACHINE,
         commands=ONE,
         sets=("ccl",),

@@ -33,8 +33,8 @@ def the_bridge() -> Any:
     if importlib.util.find_spec("torch") is None:
         raise UsageError(
             "the program is one of PyTorch, which is not installed",
-            hint="pip install 'kernbench[torch]'; or `kernbench run --as-torch`, for which "
-            "kernbench.torch stands in",
+            hint="pip install torch --index-url https://download.pytorch.org/whl/cpu; or "
+            "`kernbench run --as-torch`, for which kernbench.torch stands in",
         )
     try:
         version = importlib.metadata.version("torch")

@@ -121,7 +121,7 @@ def check_picture(path: Path) -> None:
     if find_spec("matplotlib") is None:
         raise UsageError(
             "--plot needs matplotlib, which is not installed",
-            hint="pip install 'kernbench[plot]'",
+            hint="pip install matplotlib",
         )
     check_writable(path)
 

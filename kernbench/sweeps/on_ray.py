@@ -56,9 +56,7 @@ class OnRay:
             UsageError: If it is not.
         """
         if find_spec("ray") is None:
-            raise UsageError(
-                "--on ray needs Ray, which is not installed", hint="pip install 'kernbench[ray]'"
-            )
+            raise UsageError("--on ray needs Ray, which is not installed", hint="pip install ray")
 
     def __call__(self, runs: Iterable[Run]) -> Generator[Record, None, None]:
         """Yields the records of runs as they come.

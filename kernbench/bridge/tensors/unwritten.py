@@ -6,8 +6,8 @@ of them, cost nothing: `Held.direct` sends operations on the others the long way
 
 Real programs also use memory that is written in part, such as caches with a mask and rows that pad
 a batch. So to move elements is no mistake, their marks move with them; and an operation that may
-leave elements out, as a product with a mask behind it does, is reported only if nothing of its operand
-was written.
+leave elements out, as a product with a mask behind it does, is reported only if nothing of its
+operand was written.
 """
 
 import ctypes
