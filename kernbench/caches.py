@@ -76,6 +76,9 @@ LIMITS: Final[Mapping[str, int]] = {
     "tl.shapes": 4096,
     "tl.types": 4096,
     "tl.sources": 256,  # the syntax tree of a kernel
+    "triton.counters": 512,  # as kernels
+    "triton.machine_code": 4096,  # some numbers for each
+    "triton.kernels": 512,  # by text: the steps of a kernel
     "ccl.rails": 256,  # walks of a group, and what they have of the links
     "ccl.entries": 1024,  # by function of an algorithm's module
     "ccl.files": 16,  # a `ccl.yaml` and its overrides, which every context reads

@@ -14,9 +14,10 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 for name in ("CI", "BUILD_NUMBER", "GITHUB_ACTIONS", "FORCE_COLOR", "PY_COLORS"):
     os.environ.pop(name, None)
 
-# Triton reads it when it is imported, and PyTorch's compiler imports Triton: kernels are compared
-# with its interpreter, whichever test comes first.
-os.environ["TRITON_INTERPRET"] = "1"
+# Triton reads the first when it is imported, and PyTorch's compiler imports Triton: kernels are
+# compiled, whichever test comes first. Without the second, 3.9 warns.
+os.environ.pop("TRITON_INTERPRET", None)
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
 # A shell has programs in the background ignore Ctrl-C, which tests send.
 if threading.current_thread() is threading.main_thread():

@@ -31,6 +31,7 @@ _IMAGES: Final = (
     "sort topk embedding_bag"
 )
 _PE: Final = "system.sip.pe"
+_TRITON: Final = "triton_add triton_softmax triton_gemm triton_flash"
 LAWS: Final[Sequence[tuple[str, str, str, str]]] = (
     ("products", f"{_PE}.gemm.library", "", "gemm gemm2 gemm_sustained"),
     ("attention", f"{_PE}.attention", "", "attention attention2"),
@@ -38,6 +39,7 @@ LAWS: Final[Sequence[tuple[str, str, str, str]]] = (
     ("rows", "system.sip.kernels", _ROWS, "rowops rowops2"),
     ("look-ups", "system.sip.kernels", "embedding", "embedding"),
     ("lists", "system.sip.kernels", "foreach", "optim"),
+    ("kernels of Triton", f"{_PE}.programs", "issue latency step traffic", _TRITON),
     ("memories", "system.sip.cube.hbm", "", "memory"),
     ("PCIe", "system.host.pcie", "", "pcie"),
     ("convolutions, norms, pools", "system.sip.kernels", _IMAGES, "images"),

@@ -39,6 +39,7 @@ from kernbench.isolation.replaced import Patch, WhenImported
 from kernbench.process.process import Process, current_process
 from kernbench.ranks.spawn_errors import RankAborted
 from kernbench.runtime_api.multiprocessing import spawn_on
+from kernbench.triton.registering import compiling
 
 
 @contextlib.contextmanager
@@ -91,6 +92,7 @@ def bridged(
     MADE_UP.clear()
     with (
         libraries_passed_over(),
+        compiling(),
         own_process(run.table, states.settle, modules, libraries) as run.begun,
         patched(run.spawn, _patches(run, process.ctx.spec.seed), libraries.importing),
     ):

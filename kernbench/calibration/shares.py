@@ -9,6 +9,9 @@ from kernbench.units import FlopRate
 
 HOST: Final = ("dispatch", "dispatch_of", "eager", "launch_queue", "loop")
 
+PROGRAMS: Final = ("issue", "latency", "step", "traffic")
+"""What a machine has of another one for kernels of Triton; limits are its own."""
+
 
 def with_shares(chip: SystemSpec, like: SystemSpec) -> SystemSpec:
     """Returns a machine with the peaks of one, and the library, kernels and host of another.
@@ -23,7 +26,13 @@ def with_shares(chip: SystemSpec, like: SystemSpec) -> SystemSpec:
     """
     host = replace(chip.host, **{name: getattr(like.host, name) for name in HOST})
     sip, other = chip.sip, like.sip
-    pe = replace(sip.pe, gemm=_gemm(sip.pe.gemm, other.pe.gemm), attention=other.pe.attention)
+    times = {name: getattr(other.pe.programs, name) for name in PROGRAMS}
+    pe = replace(
+        sip.pe,
+        gemm=_gemm(sip.pe.gemm, other.pe.gemm),
+        attention=other.pe.attention,
+        programs=replace(sip.pe.programs, **times),
+    )
     sip = replace(
         sip,
         launch=other.launch,

@@ -7,7 +7,7 @@ family need not know that it is explained, and `Library` computes as before wher
 """
 
 from dataclasses import replace
-from typing import Final, Literal, NamedTuple, SupportsIndex
+from typing import Final, Literal, NamedTuple, Self, SupportsIndex
 
 from kernbench.attention.bands import Bands
 from kernbench.caches import cached
@@ -17,8 +17,11 @@ from kernbench.topology import Topology
 from kernbench.topology.spec import KERNELS, KernelSpec, SipSpec
 from kernbench.units import PS_PER_S, FlopRate
 
-Resource = Literal["launch", "HBM", "L2", "math", "tensor", "other"]
-"""What a part of a kernel's time is spent on; `other` is time of which nothing is known."""
+Resource = Literal["launch", "HBM", "L2", "math", "tensor", "latency", "other"]
+"""What a part of a kernel's time is spent on.
+
+`latency` is waiting for what was asked for; `other` is time of which nothing is known.
+"""
 
 PEAKS: Final = "peak rates"
 """Law of a duration for which the machine's file has no constants beside the machine's rates."""
@@ -59,7 +62,7 @@ class Explained(int):
     parts: Parts
     plain: int
 
-    def __new__(cls, plain: int, parts: Parts) -> "Explained":
+    def __new__(cls, plain: int, parts: Parts) -> Self:
         """Returns a duration.
 
         Args:
@@ -224,7 +227,7 @@ class ExplainedLibrary(Library):
         found = super()._matmul(machine_dtype, m, n, k, nbytes, batch)
         total, added = _plain(found), _parts_of(found).get(_L2, _NOTHING).ps
         engines = super()._matmul(machine_dtype, m, n, k, 0, batch)
-        chosen = self._sip.pe.gemm.library
+        chosen = self.sip.pe.gemm.library
         begun = 0 if chosen is None or machine_dtype not in self.tiles else chosen.start
         fixed = super()._elementwise(0, 0) + begun
         parts: Parts = {("launch", GEMM): Spent(fixed, fixed)} if fixed else {}
@@ -274,7 +277,7 @@ class ExplainedLibrary(Library):
     ) -> Explained:
         given = backend, direction, machine_dtype, shape, patterns
         total, engines = super()._attention(*given, nbytes), super()._attention(*given, 0)
-        fixed = super()._elementwise(0, 0) + kernel_of(self._sip.pe, backend, direction).start
+        fixed = super()._elementwise(0, 0) + kernel_of(self.sip.pe, backend, direction).start
         traffic = self._reading(nbytes) if direction == "forward" else self._traffic(nbytes)
         parts: Parts = {("launch", ATTENTION): Spent(fixed, fixed)} if fixed else {}
         streamed = total - engines
@@ -289,10 +292,10 @@ class ExplainedLibrary(Library):
                 widths += 2 * shape.width + shape.value_width
             heads = shape.heads * (shape.batch if len(patterns) == 1 else 1)
             seen = heads * sum(band.seen() for bands in patterns for band in bands)
-            rates = self._sip.pe.gemm.rate
+            rates = self.sip.pe.gemm.rate
             flop = 2 * seen * widths * rates["bf16"].per_second
             flop = -(-flop // rates[machine_dtype].per_second)
-            roof = self._at_peak(peak_of(self._sip.pe.gemm), flop)
+            roof = self._at_peak(peak_of(self.sip.pe.gemm), flop)
             parts["tensor", ATTENTION] = Spent(took, roof)
         return Explained(total, parts)
 
@@ -303,7 +306,7 @@ class ExplainedLibrary(Library):
     def _engines(self, machine_dtype: str, flop: int) -> int:
         """Returns the picoseconds of all matrix engines at their peak."""
         chosen = self.tiles.get(machine_dtype)
-        rates = self._sip.pe.gemm.rate if chosen is None else chosen.rate
+        rates = self.sip.pe.gemm.rate if chosen is None else chosen.rate
         return self._at_peak(rates[machine_dtype], flop)
 
     def _at_peak(self, rate: FlopRate, flop: int) -> int:

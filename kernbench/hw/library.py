@@ -20,6 +20,7 @@ class Library:
         sip: Description of the SIP.
 
     Attributes:
+        sip: See above.
         num_pes: PEs of the SIP.
         hbm_bytes_per_s: HBM bandwidth of all cubes together, in bytes a second.
         elementwise: `_elementwise`, with all answers kept.
@@ -33,7 +34,7 @@ class Library:
 
     def __init__(self, sip: SipSpec) -> None:
         cubes = sip.cubes.shape[0] * sip.cubes.shape[1]
-        self._sip: Final = sip
+        self.sip: Final = sip
         self.num_pes: Final = cubes * sip.cube.pes
         self.hbm_bytes_per_s: Final = cubes * sip.cube.hbm.bandwidth.per_second
         self._sram_bytes_per_s: Final = cubes * sip.cube.sram.bandwidth.per_second
@@ -49,11 +50,11 @@ class Library:
 
     def multiplies(self, machine_dtype: str) -> bool:
         """Returns whether the machine file gives a rate for products of an element type."""
-        return machine_dtype in self.tiles or machine_dtype in self._sip.pe.gemm.rate
+        return machine_dtype in self.tiles or machine_dtype in self.sip.pe.gemm.rate
 
     def has(self, name: str) -> bool:
         """Returns whether the machine's file says something of a kernel itself."""
-        return name in self._sip.kernels
+        return name in self.sip.kernels
 
     def _kernel(self, name: str) -> KernelSpec:
         """Returns what a kernel takes: as the machine's file says of it, or of the one it is like.
@@ -63,14 +64,14 @@ class Library:
         """
         like: str | None = name
         while like is not None:
-            if like in self._sip.kernels:
-                return self._sip.kernels[like]
+            if like in self.sip.kernels:
+                return self.sip.kernels[like]
             like = KERNELS[like]
         return KernelSpec()
 
     def _elementwise(self, nbytes: int, operations: int) -> int:
         """Returns picoseconds: launch, then the slower of HBM traffic and the MATH engines."""
-        return self._sip.launch + max(
+        return self.sip.launch + max(
             self._traffic(nbytes),
             -(-operations * PS_PER_S // self._math_per_s),
         )
@@ -93,13 +94,13 @@ class Library:
             nbytes: Bytes of all operands and results.
             batch: Number of products.
         """
-        gemm = self._sip.pe.gemm
+        gemm = self.sip.pe.gemm
         if gemm.library is not None and machine_dtype in self.tiles:
             return min(self._choices(gemm.library, machine_dtype, (batch, m, n, k), nbytes))
         tile_time = gemm.rate[machine_dtype].duration_ps(2 * gemm.tile[0] * gemm.tile[1] * k)
         tiles = _tiles(1, (batch, m, n, k), gemm.tile)
         waves = -(-tiles // self.num_pes)
-        whole = self._sip.launch + max(waves * tile_time, self._traffic(nbytes))
+        whole = self.sip.launch + max(waves * tile_time, self._traffic(nbytes))
         return self._held(whole, tiles)
 
     def _choices(
@@ -115,7 +116,7 @@ class Library:
         product is never faster. A way with fewer tiles than PEs leaves PEs to others.
         """
         batch, m, n, k = sizes
-        fixed = self._sip.launch + library.start
+        fixed = self.sip.launch + library.start
         traffic = self._reading(nbytes)
         kernels = self.tiles[machine_dtype]
         rate = kernels.rate[machine_dtype]
@@ -125,7 +126,7 @@ class Library:
             adding = 0
             if parts > 1:  # the parts are written, read and added
                 moved = (2 * parts + 1) * batch * m * n * _SUM_BYTES.get(machine_dtype, 4)
-                adding = self._sip.launch - (-moved * PS_PER_S // self._sram_bytes_per_s)
+                adding = self.sip.launch - (-moved * PS_PER_S // self._sram_bytes_per_s)
             for a, b in kernels.tiles:
                 work = 2 * -(-k // parts) * (a * b + kernels.edge * (a + b))
                 tile_time = rate.duration_ps(work)
@@ -150,7 +151,7 @@ class Library:
             kernel: The share of the engines' rate that it reaches, and the operations of one PE
                 beside each tile.
         """
-        gemm = self._sip.pe.gemm
+        gemm = self.sip.pe.gemm
         chosen = self.tiles.get(machine_dtype)
         rate = gemm.rate[machine_dtype] if chosen is None else chosen.rate[machine_dtype]
         tiles = (gemm.tile,) if chosen is None else chosen.tiles
@@ -161,7 +162,7 @@ class Library:
             adding = 0
             if parts > 1:
                 moved = (2 * parts + 1) * batch * m * n * _SUM_BYTES.get(machine_dtype, 4)
-                adding = self._sip.launch - (-moved * PS_PER_S // self._sram_bytes_per_s)
+                adding = self.sip.launch - (-moved * PS_PER_S // self._sram_bytes_per_s)
             for a, b in tiles:
                 if chosen is not None and min(a, b) < _LEAST_TILE:
                     continue
@@ -189,7 +190,7 @@ class Library:
             kernel: The share of the engines' rate that it reaches, and the operations of one PE
                 beside each tile.
         """
-        gemm = self._sip.pe.gemm
+        gemm = self.sip.pe.gemm
         rows, columns = gemm.tile
         if 2 * m <= rows:
             rows //= 2
@@ -221,7 +222,7 @@ class Library:
         """
         forward = direction == "forward"  # with few queries, it reads as a product does
         found, programs = attention.duration_ps(
-            self._sip.pe,
+            self.sip.pe,
             self.num_pes,
             backend,
             direction,
@@ -230,11 +231,11 @@ class Library:
             patterns,
             self._reading(nbytes) if forward else self._traffic(nbytes),
         )
-        return self._held(self._sip.launch + found, programs)
+        return self._held(self.sip.launch + found, programs)
 
     def _reading(self, nbytes: int) -> int:
         """Returns the picoseconds of traffic that displaces results of earlier kernels."""
-        library = self._sip.pe.gemm.library
+        library = self.sip.pe.gemm.library
         back = 0 if library is None else min(nbytes, library.write_back)
         return self._traffic(nbytes + back)
 

@@ -107,13 +107,14 @@ def _style(line: Line) -> str:
 
 
 def lines_html(chart: Lines) -> Iterator[str]:
-    """Yields the HTML of lines over sizes."""
+    """Yields the HTML of lines over sizes, or over other numbers."""
     points = [point for line in chart.lines for point in line.points]
-    left, right, sizes = size_axis([x for x, _ in points])
+    sized = chart.over == "bytes"
+    left, right, sizes = (size_axis if sized else rate_axis)([x for x, _ in points])
     low, high, rates = rate_axis([y for _, y in points])
     yield f'<figure class="lines"><figcaption>{escaped(chart.title)} '
-    yield f'<span class="soft">({escaped(chart.unit)} over bytes, both logarithmic)</span>'
-    yield '</figcaption><div class="plot">'
+    yield f'<span class="soft">({escaped(chart.unit)} over {escaped(chart.over)}, both '
+    yield 'logarithmic)</span></figcaption><div class="plot">'
     yield '<svg viewBox="0 0 1000 1000" preserveAspectRatio="none" role="img"'
     yield f' aria-label="{escaped(chart.title)}">'
     for value, _ in sizes:
@@ -129,9 +130,10 @@ def lines_html(chart: Lines) -> Iterator[str]:
         way = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
         yield f'<path class="line {style}" d="M{way}"><title>{escaped(line.name)}</title></path>'
         for (x, y), (size, rate) in zip(places, line.points, strict=True):
+            at = format_bytes(int(size)) if sized else f"{size:.4g} {escaped(chart.over)}"
             yield (
                 f'<path class="dot {style}" d="M{x:.1f} {y:.1f}h.01"><title>{escaped(line.name)}: '
-                f"{format_bytes(int(size))}, {rate:.4g} {escaped(chart.unit)}</title></path>"
+                f"{at}, {rate:.4g} {escaped(chart.unit)}</title></path>"
             )
     yield "</svg>"
     for number, (value, label) in enumerate(sizes):

@@ -3,7 +3,20 @@
 from collections.abc import Sequence
 from typing import Final
 
-from kernbench.pages.page import Cell, Fold, Note, Part, Table, left_out, number_cell, time_cell
+from kernbench.hw.explained import Resource
+from kernbench.pages.page import (
+    COLOURS,
+    Cell,
+    Fold,
+    Line,
+    Lines,
+    Note,
+    Part,
+    Table,
+    left_out,
+    number_cell,
+    time_cell,
+)
 from kernbench.report import Explanation
 from kernbench.report.explanation import MOST, Row
 from kernbench.report.explanation_lines import (
@@ -34,12 +47,51 @@ def bound_parts(told: Explanation) -> list[Part]:
     if more:
         left = left_out(MOST + len(more), len(told.rows), "kernels", "The first")
         parts.append(Fold("More kernels", [_table(more), *left]))
+    shown = told.rows[:MOST]
+    parts += [Note(f"{row.name}: {row.programs}.") for row in shown if row.programs is not None]
+    parts += roofline(shown)
     by_bytes = by_bytes_text(told.by_bytes, told.device_ps)
     return [
         *parts,
         Note(f"{by_bytes[0].upper()}{by_bytes[1:]}."),
         Note(f"{NOTE[0].upper()}{NOTE[1:]}"),
     ]
+
+
+_ENGINES: Final[Sequence[Resource]] = ("tensor", "math")
+
+
+def roofline(rows: Sequence[Row]) -> list[Part]:
+    """Returns a picture of what kernels reach of the HBM's and the engines' rates, if any tell.
+
+    Each kernel has a point: operations a byte of the HBM, and operations a second, of products or,
+    without any, of the instructions of all threads. Source: Williams, Waterman and Patterson,
+    "Roofline", 2009.
+    """
+    points: dict[Resource, list[tuple[str, float, float]]] = {}
+    roofs: dict[Resource, tuple[float, float]] = {}
+    for row in rows:
+        told = row.programs
+        if told is None or not told.work["HBM"]:
+            continue
+        engine = next((each for each in _ENGINES if told.work[each]), None)
+        if engine is None:
+            continue
+        work, moved = told.work[engine], told.work["HBM"]
+        points.setdefault(engine, []).append((row.name, work / moved, work / told.ps))
+        roofs[engine] = moved / told.roofs["HBM"], work / told.roofs[engine]
+    lines: list[Line] = []
+    places = [x for found in points.values() for _, x, _ in found]
+    for engine, (bandwidth, peak) in roofs.items():
+        ridge = peak / bandwidth
+        ends = sorted({min([*places, ridge]) / 2, ridge, 2 * max([*places, ridge])})
+        roof = [(x, min(peak, x * bandwidth)) for x in ends]
+        named = [(f"roof of HBM and {engine}", roof)]
+        named += [(f"{name} ({engine})", [(x, y)]) for name, x, y in points[engine]]
+        for name, found in named:
+            lines.append(Line(name, found, len(lines), len(lines) // COLOURS))
+    title = "What kernels reach of the HBM and of the engines"
+    return [Lines(title, "TFLOP/s", lines, "FLOP a byte of the HBM")] if lines else []
 
 
 def _table(rows: Sequence[Row]) -> Table:

@@ -101,17 +101,19 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Lines over sizes in bytes; both axes are logarithmic.
+    """Lines over sizes in bytes, or over other numbers; both axes are logarithmic.
 
     Attributes:
         title: What the chart shows.
         unit: Unit of the second axis.
         lines: The lines.
+        over: Unit of the first axis.
     """
 
     title: str
     unit: str
     lines: Sequence[Line]
+    over: str = "bytes"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from kernbench.hw.programs import GridPrice, Occupancy
 from kernbench.report.bounds import Bound, Command, carried_ps, commands
 from kernbench.report.breakdown import COMMUNICATION, COMPUTE, host_interval
 from kernbench.report.intervals import Interval, difference, length, union
@@ -36,6 +37,7 @@ class Row:
         law: Which law priced most of it; empty if none did.
         others: How many other laws had a part in it.
         near: How near that law was where it was measured.
+        programs: How programs of the longest launch share the PEs, of a kernel of the program.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Row:
     law: str
     others: int
     near: Near
+    programs: Occupancy | None = None
 
     @property
     def waits_for_host(self) -> bool:
@@ -114,6 +117,7 @@ _IN_WORDS: Final[Mapping[Bound, str]] = {
     "protocol": "the protocol of what ranks do together",
     "ranks": "waiting for other ranks",
     "beside": "kernels that slow each other",
+    "latency": "waiting for what was asked for",
     "other": "what no law explains",
 }
 
@@ -266,9 +270,16 @@ def _rows(
                 law,
                 max(0, len(laws) - 1),
                 nearness.of(law),
+                _occupancy(of_name),
             )
         )
     return sorted(rows, key=lambda row: (-row.total_ps, row.name))
+
+
+def _occupancy(of_name: Iterable[Command]) -> Occupancy | None:
+    prices = [each.record.price for each in of_name]
+    grids = [price for price in prices if isinstance(price, GridPrice)]
+    return max(grids).occupancy if grids else None
 
 
 BYTES_ALONE: Final = "bytes alone"

@@ -1,6 +1,6 @@
 """An explanation as lines of text, at most 100 columns wide."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import Final
 
@@ -46,8 +46,16 @@ def explanation_lines(told: Explanation) -> list[str]:
         lines += ["", *_table(told.rows[:MOST])]
         if len(told.rows) > MOST:
             lines.append(f"... and {len(told.rows) - MOST} more")
-        lines += ["", *_wrapped(NOTE)]
+        lines += ["", *_wrapped(NOTE), *programs_lines(told.rows[:MOST])]
     return [*lines, *_wrapped(by_bytes_text(told.by_bytes, told.device_ps))]
+
+
+def programs_lines(rows: Iterable[Row]) -> list[str]:
+    """Returns how the programs of kernels share the PEs, each in its longest launch."""
+    found = [
+        line for row in rows if row.programs for line in _wrapped(f"{row.name}: {row.programs}")
+    ]
+    return ["", *found] if found else []
 
 
 def spent_text(told: Explanation) -> str:

@@ -6,9 +6,10 @@ from typing import Final
 
 from kernbench.ranks.spawn_errors import SpawnException
 from kernbench.runtime_api.missing import missing, pytorch_names, runs_nowhere
+from kernbench.triton.versions import INSTALL
 
 _OURS = "kernbench.torch"
-_PACKAGES: Final = {"triton": "pip install triton; `kernbench torchrun` runs its kernels"}
+_PACKAGES: Final = {"triton": f"{INSTALL}; `kernbench torchrun` runs its kernels"}
 """What is said of packages that run here, and that PyTorch for CPUs does not bring along."""
 
 

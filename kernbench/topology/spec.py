@@ -325,6 +325,41 @@ class AttentionSpec:
     adding: Latency = Ps(0)
 
 
+@dataclass(frozen=True, slots=True)
+class ProgramsSpec:
+    """How programs of one launch share a PE, such as those of a kernel of Triton.
+
+    The defaults are the limits of an SM of an H100, and times of programs that reach what the
+    machine can do.
+
+    Attributes:
+        warps: Most warps at once.
+        programs: Most programs at once.
+        registers: Registers that they share, of 4 bytes.
+        shared: Shared memory that they share.
+        reserved: Shared memory that each takes beside what it asks for.
+        issue: Percent of the rate of `math` at which warps issue instructions; one of a warp counts
+            as 32 operations.
+        latency: From a load to its first element, as far as no other work hides it.
+        step: From an instruction of a warp to its next one.
+        traffic: Percent of the SRAM's bandwidth at which programs load and store, counted as often
+            as they do. More than 100 where that bandwidth was measured with kernels that store as
+            much as they load.
+    """
+
+    warps: Count = 64
+    programs: Count = 32
+    registers: Count = 1 << 16
+    shared: Bytes = Bytes(228 << 10)
+    reserved: Annotated[Bytes, Range(0, 1 << 20)] = Bytes(1 << 10)
+    issue: Percent = 100
+    latency: Latency = Ps(0)
+    step: Latency = Ps(0)
+    traffic: Count = 100
+
+
+_PROGRAMS: Final = ProgramsSpec()
+
 KERNELS: Final[dict[str, str | None]] = {
     "pointwise": None,
     "copy": "pointwise",
@@ -490,6 +525,8 @@ class PeSpec:
             link, so that reductions of 16-bit floats keep up with it.
         attention: Kernels of attention; those that are left out have the default. Default: tiles of
             128 x 128 at the rates of `gemm` and `math`, 5 operations a score, no other times.
+        programs: How programs of one launch share it. Default: limits of an SM of an H100, no times
+            beside those of the engines and memories.
     """
 
     tcm: TcmSpec = _TCM
@@ -499,6 +536,7 @@ class PeSpec:
     gemm: GemmSpec
     math: FlopRate = FOLLOWS
     attention: tuple[AttentionSpec, ...] = ()
+    programs: ProgramsSpec = _PROGRAMS
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from kernbench.ttir.memory import Memory
 from kernbench.ttir.module import Module, Operation
 from kernbench.ttir.races import RaceError, Races
 from kernbench.ttir.reports import race, report, warning
+from kernbench.ttir.roots import touched
 
 HANDLERS: Final[Mapping[str, Handler]] = {
     **tiles.HANDLERS,
@@ -54,6 +55,8 @@ class Executable:
 
     Attributes:
         module: See above.
+        loads: Numbers of the arguments of whose memory programs may load; None: of all memory.
+        stores: The same of what they may store.
 
     Raises:
         UnsupportedError: If it has an operation that is not simulated.
@@ -67,6 +70,7 @@ class Executable:
         )
         self._watched = None if self._compiled.watch is None else self._compiled
         self._warned: Final[set[tuple[Operation, Operation]]] = set()
+        self.loads, self.stores = touched(module.kernel, self._compiled.roots)
 
     def run(
         self,
@@ -106,7 +110,7 @@ class Executable:
                 warning(report(error, self.module.kernel.name, grid, memory), error.operation)
 
         launch = Launch(grid, memory, say, warn)
-        memory.races = Races(memory.ranges(self._compiled.stores), total) if races else None
+        memory.races = Races(memory.ranges(self.stores), total) if races else None
         try:
             with np.errstate(all="ignore"):
                 for first in range(0, total, together):

@@ -9,7 +9,7 @@ from kernbench.ttir.arithmetic import Array, unsigned
 from kernbench.ttir.compiling import Body, Compiler, Handler
 from kernbench.ttir.frames import BlockOf, Frame, Held, ProgramError, Step, merged, taken
 from kernbench.ttir.module import Operation, Region, Successor, within
-from kernbench.ttir.sums import plain
+from kernbench.ttir.sums import Value, plain
 
 
 def run_body(body: Body, frame: Frame) -> list[Held]:
@@ -125,7 +125,7 @@ def _for(compiler: Compiler, operation: Operation) -> Step:
     def step(frame: Frame) -> None:
         values = frame.values
         begin, end, stride = (_whole(plain(values[each]), signless) for each in (low, high, by))
-        turns = np.maximum(0, -((begin - end) // np.where(stride == 0, 1, stride)))
+        turns = _turns(begin, end, stride)
         most = int(turns.max())
         held = [values[each] for each in first]
         if turns.size == 1 or turns.min() == most:
@@ -219,7 +219,6 @@ def _call(compiler: Compiler, operation: Operation) -> Step:
     callee = Compiler(compiler.module, function, compiler.handlers, compiler.watch)
     compiler.largest = max(compiler.largest, callee.largest)
     compiler.waits |= callee.waits
-    compiler.stores.update(callee.stores)
     given = [value.number for value in operation.operands]
     taken_by = [value.number for value in callee.function.arguments]
     results = [result.number for result in operation.results]
@@ -233,6 +232,16 @@ def _call(compiler: Compiler, operation: Operation) -> Step:
             frame.values[result] = held
 
     return step
+
+
+def turns_of(begin: Value, end: Value, stride: Value, *, signless: bool) -> Array:
+    """Returns how many turns a loop takes, for each program, or once for all."""
+    return _turns(*(_whole(plain(each), signless) for each in (begin, end, stride)))
+
+
+def _turns(begin: Array, end: Array, stride: Array) -> Array:
+    found: Array = np.maximum(0, -((begin - end) // np.where(stride == 0, 1, stride)))
+    return found
 
 
 def _whole(a: Array, signless: bool) -> Array:

@@ -5,10 +5,10 @@ followed through all of it until nothing new is found.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from kernbench.ttir.module import Block, Function, Operation, Region, Value
+from kernbench.ttir.module import Block, Function, Operation, Region, Value, within
 from kernbench.ttir.types import Descriptor, Pointer
 
 _ELSEWHERE: Final = -1
@@ -26,6 +26,42 @@ def roots_of(function: Function) -> dict[int, int | None]:
         flow.starts(value, place if function.public else _ELSEWHERE)
     flow.region(function.body)
     return flow.settled()
+
+
+_LOADS: Final = frozenset(
+    {"tt.atomic_cas", "tt.atomic_rmw", "tt.descriptor_gather", "tt.descriptor_load"}
+    | {"tt.descriptor_reduce", "tt.load"}
+)
+_STORES: Final = frozenset(
+    {"tt.atomic_cas", "tt.atomic_rmw", "tt.descriptor_reduce", "tt.descriptor_scatter"}
+    | {"tt.descriptor_store", "tt.store"}
+)
+
+
+def touched(
+    function: Function, roots: Mapping[int, int | None]
+) -> tuple[frozenset[int] | None, frozenset[int] | None]:
+    """Returns of whose memory a function loads, and in whose it stores, by number of the argument.
+
+    Args:
+        roots: What `roots_of` has returned.
+
+    Returns:
+        None for all memory: of an address that no argument tells, or by a function that is called.
+    """
+    found: tuple[set[int | None], set[int | None]] = set(), set()
+    for operation in within(function.body):
+        called = operation.name == "tt.call"
+        for names, places in zip((_LOADS, _STORES), found, strict=True):
+            if called:
+                places.add(None)
+            elif operation.name in names:
+                places.add(roots.get(operation.operands[0].number))
+    loads, stores = (
+        None if None in places else frozenset(place for place in places if place is not None)
+        for places in found
+    )
+    return loads, stores
 
 
 def _passed(block: Block) -> Sequence[Value]:

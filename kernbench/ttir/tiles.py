@@ -282,6 +282,8 @@ HANDLERS: Final[Mapping[str, Handler]] = {
     "tt.expand_dims": _expand_dims,
     "tt.fp_to_fp": _fp_to_fp,
     "tt.get_num_programs": _num_programs,
+    "tt.grid_dependency_launch_dependents": _nothing,
+    "tt.grid_dependency_wait": _nothing,
     "tt.get_program_id": _program_id,
     "tt.join": _join,
     "tt.make_range": _make_range,

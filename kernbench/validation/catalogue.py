@@ -12,6 +12,7 @@ from kernbench.validation import (
     kernels,
     products,
     sequences,
+    tiles,
     whole,
 )
 from kernbench.validation.table import Table
@@ -28,6 +29,7 @@ TABLES: Final[Mapping[str, Table]] = {
         *beside.TABLES,
         sequences.CP_ATTENTION,
         experts.MOE,
+        *tiles.TABLES,
         *hosts.TABLES,
         *whole.TABLES,
     )
@@ -35,10 +37,6 @@ TABLES: Final[Mapping[str, Table]] = {
 """The tables, in the order in which reports have them."""
 
 WITHOUT_PROGRAMS: Final[Mapping[str, str]] = {
-    **dict.fromkeys(
-        ("triton_add", "triton_softmax", "triton_gemm", "triton_flash"),
-        "no program here has kernels of Triton",
-    ),
     "images": "its rows are compared by kernbench calibrate, which runs no programs",
     "programs3_ops": "its rows say shapes, but not types, strides and other arguments",
 }

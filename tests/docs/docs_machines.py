@@ -153,7 +153,15 @@ USERS: Final = {
         "gemm": "",
         "math": "elementwise operations, reductions of collectives, `tl` kernels",
         "attention": "",
+        "programs": "",
     },
+    "system.sip.pe.programs": dict.fromkeys(
+        (
+            *("warps", "programs", "registers", "shared", "reserved"),
+            *("issue", "latency", "step", "traffic"),
+        ),
+        "kernels of Triton",
+    ),
     "system.sip.pe.attention[]": {
         "backend": "attention",
         "direction": "attention",

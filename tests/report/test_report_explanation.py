@@ -12,7 +12,8 @@ from test_report_breakdown import log_of, records
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench.config import load, shipped
-from kernbench.hw.explained import Explained, Spent
+from kernbench.hw.explained import Explained, Resource, Spent
+from kernbench.hw.programs import GridPrice, Occupancy
 from kernbench.report import Explanation, breakdown, explanation, explanation_lines
 from kernbench.report.explanation import MUCH
 from kernbench.report.explanation_lines import WIDTH, much_by_bytes
@@ -272,6 +273,40 @@ def test_how_near_a_law_was_is_the_mean_of_the_cells_that_judge_it(measured: Pat
     assert near.of("kernels.gelu") == near.of("peak rates") == Near()
 
 
+def _launch(ps: int, resident: int, limit: str, *, estimated: bool = False) -> GridPrice:
+    percent: dict[Resource, int] = {"HBM": 20, "L2": 94, "math": 26, "tensor": 77}
+    roofs = {name: ps * each // 100 for name, each in percent.items()}
+    places = 132 * resident
+    occupancy = Occupancy(400, 8, resident, 64, places, limit, ps, percent, roofs, estimated)
+    return GridPrice.of({("L2", "pe.programs"): Spent(ps, ps // 2)}, occupancy)
+
+
+def test_how_programs_share_the_pes_is_told_of_the_longest_launch() -> None:
+    prices = (_launch(3 * _US, 1, "registers"), _launch(9 * _US, 2, "shared memory"))
+    starts = (0, 3 * _US)
+    log = log_of(
+        [
+            Record("gemm", "kernel", 0, "s0", start, start, start + price, price=price)
+            for start, price in zip(starts, prices, strict=True)
+        ]
+    )
+    lines = explanation_lines(explanation(log, _H200, 0))
+
+    assert lines[0] == "bound by L2: 100% of the time"
+    assert lines[lines.index("") + 2].split() == (
+        ["gemm", "2", "12", "us", "100%", "L2", "50%", "pe.programs", "triton_add+3", "5%"]
+    )
+    begin = next(place for place, line in enumerate(lines) if line.startswith("gemm: "))
+    assert lines[begin : begin + 2] == [
+        "gemm: 400 programs of 8 warps, 2 at once on a PE (16 of 64 warps; limit: shared memory), "
+        "1.5 waves;",
+        "  of full rates: HBM 20%, L2 94%, math 26%, tensor 77%",
+    ]
+    assert str(_launch(_US, 1, "warps", estimated=True).occupancy).endswith(
+        "tensor 77% (estimated without machine code)"
+    )
+
+
 def test_laws_that_tables_judge_are_keys_of_the_machine() -> None:
     laws, _ = load(Laws, shipped("validation") / "h200x8" / "laws.yaml")
     kernels = {law for law in laws.laws if law.startswith("kernels.")}
@@ -280,6 +315,7 @@ def test_laws_that_tables_judge_are_keys_of_the_machine() -> None:
     assert set(laws.laws) - kernels == {
         "pe.gemm",
         "pe.attention",
+        "pe.programs",
         "host.pcie",
         "ccl",
         "ccl.messages",

@@ -6,7 +6,7 @@ an oracle of its own for these.
 """
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from tl_machine import Machine
+from triton_interpreter import interpreted
 
 from kernbench import tl as ours
 from kernbench.memory import dtypes
@@ -148,7 +149,14 @@ def in_triton(x: Any, y: Any, i: Any, j: Any, f: Any, t: Any) -> None:
         THEIRS.append(outcome(partial(expression, theirs, forms), theirs))
 
 
-their_kernel = triton.jit(in_triton)
+THEIR_KERNEL: list[Any] = []
+
+
+@pytest.fixture(autouse=True, scope="module")
+def interpreting() -> Iterator[None]:
+    with interpreted() as made:
+        THEIR_KERNEL[:] = [made(in_triton)]
+        yield
 
 
 def compared(
@@ -163,7 +171,7 @@ def compared(
     THEIRS.clear()
     arguments: dict[str, Any] = {"i": -7, "j": 2**40 + 3, "f": 0.3, "t": True}
     machine.launch(our_kernel, x=machine.tensor(x), y=machine.tensor(y), **arguments)
-    their_kernel[(1,)](to_torch(x.copy()), to_torch(y.copy()), **arguments)
+    THEIR_KERNEL[0][(1,)](to_torch(x.copy()), to_torch(y.copy()), **arguments)
     return [(name, a, b) for (name, _), a, b in zip(plan, OURS, THEIRS, strict=True)]
 
 

@@ -34,7 +34,8 @@ def inferred(name: str) -> str:
     like = load_topology(LIKE).topology_obj.machine.system
     system = with_shares(load_topology(path).topology_obj.machine.system, like)
     lines = dump(MachineSpec(system), lambda _: "", _on_a_line).splitlines()
-    heads = ("      attention:", "    event:", "    overlap:", "    kernels:", "  host:")
+    in_pe = ("      attention:", "      programs:")
+    heads = (*in_pe, "    event:", "    overlap:", "    kernels:", "  host:")
     blocks = [_block(lines, head) for head in heads]
     return by_hand + HERE + "\n" + "\n".join(line for block in blocks for line in block) + "\n"
 

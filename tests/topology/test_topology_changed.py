@@ -219,7 +219,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
          "sips: expected one of which, sip, link, got an unknown key [F1]", "sip"),
         ("{which: [1], sip: {pe: {maths: 1 GFLOP/s}}}", 33,
          "sip.pe.maths: expected one of tcm, issue, poll_interval, dma, gemm, math, attention, "
-         "got an unknown key [F1]", "math"),
+         "programs, got an unknown key [F1]", "math"),
         ("{which: [1], sip: {pe: {gemm: {rate: {bf61: 1 GFLOP/s}}}}}", 53,
          "sip.pe.gemm.rate.bf61: expected one of fp64, fp32, fp16, bf16, fp8, int8, int32, as in "
          "system.sip.pe.gemm.rate; got an unknown key [F1]", "bf16"),

@@ -115,9 +115,9 @@ def test_files_that_are_no_tables_are_named(tmp_path: Path) -> None:
     assert read.unknown == {
         f"{tmp_path}/rowopps.csv": "no table is called so; did you mean `rowops`?"
     }
-    (tmp_path / "triton_add.csv").write_text("n,block,us\n4096,1024,5\n")
-    assert read_folder(tmp_path).unknown[f"{tmp_path}/triton_add.csv"] == (
-        "no program here has kernels of Triton"
+    (tmp_path / "images.csv").write_text("op,us\nconv,5\n")
+    assert read_folder(tmp_path).unknown[f"{tmp_path}/images.csv"] == (
+        "its rows are compared by kernbench calibrate, which runs no programs"
     )
     with pytest.raises(UsageError, match=r"--table gemm: .* has no gemm\.csv"):
         read_folder(tmp_path, ["gemm"])

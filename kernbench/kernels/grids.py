@@ -1,0 +1,214 @@
+"""Kernels whose programs work on tiles, such as Triton's: what a launch of them takes.
+
+One function, `grid_time`, from a plain record of a launch to its time with its parts. It knows no
+compiler: whoever launches a kernel says what its programs do, as far as that is known.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heapreplace
+from typing import Final
+
+from kernbench.hw.explained import Parts, Resource, Spent
+from kernbench.hw.library import Library
+from kernbench.hw.programs import GridPrice, Occupancy
+from kernbench.topology.spec import ProgramsSpec, SipSpec
+from kernbench.units import PS_PER_S
+
+LAW: Final = "pe.programs"
+"""Key of the law in the machine's file."""
+
+LANES: Final = 32
+"""Threads of a warp, each of which is an operation of the engine `math`."""
+
+_TOGETHER: Final = 4
+"""Warps that give one product to the matrix engine."""
+
+_LEAST_REGISTERS: Final = 16
+_AT_ONCE: Final = 8
+"""Registers of a thread are given out in multiples of it."""
+
+_ORDERED: Final = 1 << 15
+"""Up to so many programs that differ are given to the PEs one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class GridLaunch:
+    """A launch of programs, which are equal but for the turns of their loops.
+
+    Attributes:
+        warps: Warps of each program.
+        stages: In how many turns of a loop the loads are under way that a turn waits for: 1 if each
+            turn waits for its own.
+        turns: How many programs, and how many turns of innermost loops each of them takes; runs of
+            equal ones, in the order of the grid.
+        instructions: What each warp issues outside of innermost loops.
+        turn_instructions: What it issues in a turn.
+        hbm_bytes: Different bytes that the launch reads and writes.
+        traffic: Bytes that it reads and writes, as often as it does.
+        flop: Operations of the matrix engines, by the type of operands as a machine's file has it,
+            such as `bf16`.
+        registers: Of a thread.
+        shared: Bytes of shared memory of a program.
+        estimated: Whether instructions, registers and shared memory are, for want of machine code.
+    """
+
+    warps: int
+    stages: int
+    turns: Sequence[tuple[int, int]]
+    instructions: int
+    turn_instructions: int
+    hbm_bytes: int
+    traffic: int
+    flop: Mapping[str, int] = field(default_factory=dict)
+    registers: int = 0
+    shared: int = 0
+    estimated: bool = False
+
+    @property
+    def programs(self) -> int:
+        """How many programs there are."""
+        return sum(count for count, _ in self.turns)
+
+    @property
+    def all_turns(self) -> int:
+        """Turns of all programs together."""
+        return sum(count * turns for count, turns in self.turns)
+
+
+def resident(launch: GridLaunch, spec: ProgramsSpec) -> tuple[int, str]:
+    """Returns how many programs of a launch a PE has at once, and what allows no more.
+
+    A program that is too large counts as one.
+    """
+    threads = launch.warps * LANES
+    each = max(_LEAST_REGISTERS, -(-launch.registers // _AT_ONCE) * _AT_ONCE)
+    limits = {
+        "programs": spec.programs,
+        "warps": spec.warps // launch.warps,
+        "registers": spec.registers // (each * threads),
+        "shared memory": spec.shared // max(1, launch.shared + spec.reserved),
+    }
+    limit = min(limits, key=lambda name: limits[name])
+    return max(1, limits[limit]), limit
+
+
+def grid_time(library: Library, launch: GridLaunch) -> GridPrice:
+    """Returns what a launch takes on a SIP.
+
+    A warp issues an instruction a `step`, and its products take as long as the engine does. Without
+    a loop, or with one stage, each turn waits for its loads. With `stages`, a load is issued within
+    a turn and used that many turns less one later. Programs of a PE share its engines. PEs take
+    programs in the order of the grid; in a last wave of equal programs there are fewer at once. Of
+    all this and the bytes through the HBM and the SRAM, the longest counts; the launch itself has
+    the latency of one load in it.
+
+    Args:
+        library: Of the SIP.
+        launch: What is launched; at least one program.
+    """
+    sip, count = library.sip, launch.programs
+    spec = sip.pe.programs
+    most, limit = resident(launch, spec)
+    at_once = min(most, -(-count // library.num_pes))
+    times = _Times(sip, launch)
+    if len({turns for _, turns in launch.turns}) == 1:
+        turns = launch.turns[0][1]
+        full, left = divmod(count, library.num_pes * most)
+        worked = full * times.program(most, turns)[0]
+        if left:
+            worked += times.program(-(-left // library.num_pes), turns)[0]
+    else:
+        turns = max(turns for _, turns in launch.turns)
+        worked = _ordered(launch, library.num_pes * at_once, lambda n: times.program(at_once, n)[0])
+    bound: Resource = times.program(at_once, turns)[1]
+    worked = max(0, worked - spec.latency)
+    share = library.kernel("pointwise").share
+    cubes = library.num_pes // sip.cube.pes
+    traffic = cubes * sip.cube.sram.bandwidth.per_second * spec.traffic
+    roofs: dict[Resource, int] = {
+        "HBM": -(-launch.hbm_bytes * PS_PER_S // library.hbm_bytes_per_s),
+        "L2": -(-launch.traffic * 100 * PS_PER_S // traffic),
+        "math": times.issued_roof // library.num_pes,
+        "tensor": times.products // library.num_pes,
+    }
+    moved = {"HBM": roofs["HBM"] * 100 // int(share), "L2": roofs["L2"]}
+    for name, took in moved.items():
+        if took > worked:
+            worked, bound = took, name  # type: ignore[assignment]
+    total = sip.launch + worked
+    parts: Parts = {("launch", LAW): Spent(sip.launch, sip.launch)} if sip.launch else {}
+    if worked:
+        parts[bound, LAW] = Spent(worked, roofs.get(bound, 0))
+    work: dict[Resource, int] = {
+        "HBM": launch.hbm_bytes,
+        "L2": launch.traffic,
+        "math": times.issued * launch.warps * LANES,
+        "tensor": sum(launch.flop.values()),
+    }
+    places, told = library.num_pes * most, launch.estimated
+    shared = count, launch.warps, most, spec.warps, places, limit
+    return GridPrice.of(parts, Occupancy(*shared, total, work, roofs, told))
+
+
+class _Times:
+    """Times of one program of a launch.
+
+    Attributes:
+        issued: Instructions of one warp of each program.
+        issued_roof: Picoseconds in which all warps issue all of them on one PE at full rate.
+        products: Picoseconds of all products of the launch on one PE.
+    """
+
+    def __init__(self, sip: SipSpec, launch: GridLaunch) -> None:
+        self._launch: Final = launch
+        self._spec: Final = sip.pe.programs
+        rates = sip.pe.gemm.rate
+        self.products: Final = sum(rates[name].duration_ps(n) for name, n in launch.flop.items())
+        self._all: Final = launch.all_turns or launch.programs
+        self._per_s: Final = sip.pe.math.per_second
+        in_turns = launch.all_turns * launch.turn_instructions
+        self.issued: Final = launch.programs * launch.instructions + in_turns
+        self.issued_roof: Final = self._issued(self.issued)
+
+    def _issued(self, instructions: int) -> int:
+        return -(-instructions * self._launch.warps * LANES * PS_PER_S // self._per_s)
+
+    def program(self, at_once: int, turns: int) -> tuple[int, Resource]:
+        """Returns the picoseconds of programs that a PE has at once, and what takes them.
+
+        Args:
+            at_once: How many there are.
+            turns: Turns of the loops of each.
+        """
+        launch, spec = self._launch, self._spec
+        in_turns = turns * launch.turn_instructions
+        instructions = launch.instructions + in_turns
+        products = self.products * (turns if launch.all_turns else 1) // self._all
+        own = products * min(_TOGETHER, launch.warps) // launch.warps
+        alone = instructions * spec.step + own + spec.latency
+        if launch.stages <= 1:
+            alone += turns * spec.latency
+        else:
+            fed = (turns * spec.latency + in_turns * spec.step) // (launch.stages - 1)
+            alone = max(alone, launch.instructions * spec.step + spec.latency + fed)
+        ways: dict[Resource, int] = {
+            "latency": alone,
+            "math": at_once * self._issued(instructions) * 100 // spec.issue,
+            "tensor": at_once * products,
+        }
+        longest = max(ways, key=lambda name: ways[name])
+        return ways[longest], longest
+
+
+def _ordered(launch: GridLaunch, places: int, program: Callable[[int], int]) -> int:
+    """Returns when the last program ends; each begins where one has ended first."""
+    durations = {turns: program(turns) for _, turns in launch.turns}
+    if launch.programs > _ORDERED:  # Graham: no order takes longer
+        total = sum(count * durations[turns] for count, turns in launch.turns)
+        return -(-(total + (places - 1) * max(durations.values())) // places)
+    free = [0] * places
+    for count, turns in launch.turns:
+        for _ in range(count):
+            heapreplace(free, free[0] + durations[turns])
+    return max(free)

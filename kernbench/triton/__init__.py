@@ -1,0 +1,1 @@
+"""Kernels of Triton, compiled by Triton itself and launched on simulated devices."""

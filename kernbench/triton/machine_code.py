@@ -1,0 +1,143 @@
+"""What a kernel in machine code consists of: registers, shared memory, and how many instructions.
+
+Read from what NVIDIA's tools print, which come with Triton.
+"""
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kernbench.errors import UsageError
+
+_LABEL: Final = re.compile(r"\s*(\.L_\w+):")
+_INSTRUCTION: Final = re.compile(r"\s*/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;")
+_TARGET: Final = re.compile(r"`\((\.L_\w+)\)")
+_IDLE: Final = re.compile(r"(@!?U?P\w+ )?NOP\b")
+_AHEAD: Final = re.compile(r"(LDGSTS|UBLKCP|UTMALDG)\b")
+"""Loads into shared memory, which nobody waits for at once."""
+
+_USAGE: Final = re.compile(r"REG:(\d+) STACK:(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop of the machine code.
+
+    Attributes:
+        instructions: Those in it, and in no loop inside of it.
+        innermost: Whether it has no loop inside.
+        ahead: Whether it loads what later turns use.
+    """
+
+    instructions: int
+    innermost: bool
+    ahead: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MachineCode:
+    """A kernel in machine code.
+
+    Attributes:
+        registers: Of a thread.
+        shared: Bytes of shared memory of a program.
+        outside: Instructions in no loop.
+        loops: Its loops, in the order in which they begin.
+    """
+
+    registers: int
+    shared: int
+    outside: int
+    loops: Sequence[Loop]
+
+
+def registers_of(cubin: bytes, usage: str) -> tuple[int, int]:
+    """Returns the registers of a thread, and bytes of it that are kept in memory for want of them.
+
+    Args:
+        cubin: The kernel, as an ELF file.
+        usage: Path of `cuobjdump`.
+
+    Raises:
+        UsageError: If that cannot read it.
+    """
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        found = _USAGE.search(_printed(usage, "-res-usage", file.name))
+    if found is None:
+        raise UsageError(f"{usage} does not tell the registers of a kernel")
+    return int(found[1]), int(found[2])
+
+
+def read_cubin(cubin: bytes, shared: int, usage: str, disassembler: str) -> MachineCode:
+    """Returns what a kernel in machine code consists of.
+
+    Args:
+        cubin: The kernel, as an ELF file.
+        shared: Bytes of shared memory of a program, which the file does not tell.
+        usage: Path of `cuobjdump`.
+        disassembler: Path of `nvdisasm`.
+
+    Raises:
+        UsageError: If one of them cannot read it.
+    """
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        listing = _printed(disassembler, "-hex", file.name)
+    outside, loops = loops_of(listing)
+    return MachineCode(registers_of(cubin, usage)[0], shared, outside, loops)
+
+
+def _printed(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise UsageError(f"{command[0]} failed", [done.stderr.strip()[:400]])
+    return done.stdout
+
+
+def loops_of(listing: str) -> tuple[int, Sequence[Loop]]:
+    """Returns how many instructions are in no loop, and the loops.
+
+    A branch to an instruction before it closes a loop; several to one place are of one loop. What
+    branches to itself, behind the last exit, never runs.
+
+    Args:
+        listing: What `nvdisasm` prints.
+    """
+    labels: dict[str, int] = {}
+    instructions: list[str] = []
+    for line in listing.splitlines():
+        label = _LABEL.match(line)
+        found = _INSTRUCTION.match(line)
+        if label:
+            labels[label[1]] = len(instructions)
+        elif found:
+            instructions.append(found[1])
+    ends: dict[int, int] = {}
+    for place, instruction in enumerate(instructions):
+        target = _TARGET.search(instruction)
+        begin = labels.get(target[1]) if target and "BRA" in instruction else None
+        if begin is not None and begin < place:
+            ends[begin] = max(place, ends.get(begin, 0))
+    spans = sorted(ends.items(), key=lambda each: (each[0], -each[1]))
+    of = [-1] * len(instructions)  # the innermost loop of each instruction
+    for number, (begin, end) in enumerate(spans):
+        of[begin : end + 1] = [number] * (end + 1 - begin)
+    counts, ahead = [0] * (len(spans) + 1), [False] * (len(spans) + 1)
+    for number, instruction in zip(of, instructions, strict=True):
+        counts[number] += not _IDLE.match(instruction)
+        ahead[number] |= bool(_AHEAD.search(instruction))
+    loops = [
+        Loop(
+            counts[number],
+            not any(begin <= other and stop <= end for other, stop in spans[number + 1 :]),
+            ahead[number],
+        )
+        for number, (begin, end) in enumerate(spans)
+    ]
+    return counts[-1], loops

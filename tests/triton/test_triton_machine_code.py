@@ -1,0 +1,84 @@
+"""Loops of machine code, and what a launch becomes of it, by hand."""
+
+from kernbench.kernels.grids import GridLaunch
+from kernbench.triton.machine_code import Loop, MachineCode, loops_of
+from kernbench.triton.timing import grid_launch
+from kernbench.ttir.counting import Access, Work
+
+LISTING = """
+.text.kernel:
+        /*0000*/                   LDC R1, c[0x0][0x28] ;
+                                                            /* 0x00000a00ff017b82 */
+        /*0010*/              @!P0 BRA `(.L_x_3) ;
+.L_x_1:
+        /*0020*/                   LDGSTS.E.BYPASS.128 [R4], desc[UR8][R2.64] ;
+        /*0030*/                   IADD3 R2, R2, 0x1, RZ ;
+.L_x_2:
+        /*0040*/                   FADD R3, R3, R4 ;
+        /*0050*/               @P1 BRA `(.L_x_2) ;
+        /*0060*/                   NOP ;
+        /*0070*/               @P2 BRA `(.L_x_1) ;
+.L_x_3:
+        /*0080*/                   STG.E desc[UR8][R2.64], R3 ;
+        /*0090*/                   EXIT ;
+.L_x_4:
+        /*00a0*/                   BRA `(.L_x_4);
+        /*00b0*/                   NOP;
+"""
+
+
+def test_a_branch_back_closes_a_loop() -> None:
+    outside, loops = loops_of(LISTING)
+
+    # LDC, BRA, STG, EXIT, and the BRA to itself.
+    assert outside == 5
+    assert loops == [Loop(3, innermost=False, ahead=True), Loop(2, innermost=True, ahead=False)]
+
+
+WORK = Work(
+    turns=[(4, 10), (4, 30)],
+    loops=[(False, 16), (True, 160)],
+    accesses=[Access(0, loads=True, stores=False, nbytes=4096)],
+    flop={"bf16": 1000},
+    issued=(8 * 2 * 32, 160 * 3 * 2 * 32),
+    tiles=(100, 1000),
+    largest=640,
+)
+
+
+def launch(machine: MachineCode | None) -> GridLaunch:
+    return grid_launch(WORK, machine, warps=2, stages=3, extents={0: 1024})
+
+
+def test_loops_of_the_code_are_those_of_the_text() -> None:
+    code = MachineCode(40, 512, 20, [Loop(6, False, False), Loop(5, True, True)])
+    assert launch(code) == GridLaunch(
+        warps=2,
+        stages=3,
+        turns=((4, 10), (4, 30)),
+        instructions=20 + 6 * 16 // 8,
+        turn_instructions=5,
+        hbm_bytes=1024,
+        traffic=4096,
+        flop={"bf16": 1000},
+        registers=40,
+        shared=512,
+    )
+
+
+def test_loops_that_the_compiler_has_changed_take_the_most_turns_together() -> None:
+    code = MachineCode(40, 512, 20, [Loop(7, True, True), Loop(3, True, True)])
+    assert launch(code).turn_instructions == 5
+    assert launch(code).instructions == 20
+
+
+def test_no_loads_are_ahead_where_the_code_has_none() -> None:
+    assert launch(MachineCode(40, 512, 20, [Loop(5, True, False)])).stages == 1
+
+
+def test_without_machine_code_it_is_estimated() -> None:
+    found = launch(None)
+    # A warp issues what its 32 threads do; operands of a loop's products are there three times.
+    assert (found.instructions, found.turn_instructions) == (1, 3)
+    assert (found.registers, found.shared) == (32 + 640 // 64, 100 + 3 * 1000)
+    assert found.estimated
