@@ -77,7 +77,6 @@ def _store(compiler: Compiler, operation: Operation) -> Step:
     pointer, value, *more = operation.operands
     mask = more[0].number if more else None
     shape, target, source = value.type.shape, pointer.number, value.number
-    compiler.stores.add(compiler.root(pointer))
 
     def step(frame: Frame) -> None:
         values = frame.values

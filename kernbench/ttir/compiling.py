@@ -63,7 +63,6 @@ class Compiler:
         largest: Elements of its largest tile.
         handlers: See above, as for `watch`.
         waits: Whether a program may wait for what another one writes.
-        stores: The arguments whose memory is stored to; None for memory that is not known.
     """
 
     def __init__(
@@ -81,7 +80,6 @@ class Compiler:
         self.used: Final = used_in(function.body)
         self.largest = 1
         self.waits = False
-        self.stores: Final[set[int | None]] = set()
         self.blocks: Final = self.bodies(function.body)
 
     def bodies(self, region: Region) -> dict[str, Body]:

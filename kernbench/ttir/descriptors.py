@@ -163,13 +163,12 @@ def _load(compiler: Compiler, operation: Operation) -> Step:
 
 
 def _store(compiler: Compiler, operation: Operation) -> Step:
+    del compiler
     descriptor, *offsets, value = operation.operands
     kind, combine = value.type, None
     if operation.name == "tt.descriptor_reduce":
         smaller = operation.words[0] in ("max", "min") and _descriptor_of(descriptor.type).unsigned
         combine = combination(operation, "u" * smaller + operation.words[0], kind)
-    else:
-        compiler.stores.add(compiler.root(descriptor))
     scattered = operation.name == "tt.descriptor_scatter"
     shape = kind.shape if scattered else _block_of(descriptor.type).shape
 

@@ -110,7 +110,7 @@ class Executable:
                 warning(report(error, self.module.kernel.name, grid, memory), error.operation)
 
         launch = Launch(grid, memory, say, warn)
-        memory.races = Races(memory.ranges(self._compiled.stores), total) if races else None
+        memory.races = Races(memory.ranges(self.stores), total) if races else None
         try:
             with np.errstate(all="ignore"):
                 for first in range(0, total, together):

@@ -219,7 +219,6 @@ def _call(compiler: Compiler, operation: Operation) -> Step:
     callee = Compiler(compiler.module, function, compiler.handlers, compiler.watch)
     compiler.largest = max(compiler.largest, callee.largest)
     compiler.waits |= callee.waits
-    compiler.stores.update(callee.stores)
     given = [value.number for value in operation.operands]
     taken_by = [value.number for value in callee.function.arguments]
     results = [result.number for result in operation.results]

@@ -279,16 +279,12 @@ class Memory:
             none = np.zeros((1,) * (1 + len(shape)), _BITS[dtype.itemsize])
             self._marks.store(address, shape, none, mask, root)
 
-    def ranges(self, roots: Iterable[int | None]) -> list[tuple[int, int]]:
-        """Returns the first addresses and ends of memory that pointers may be in.
-
-        Args:
-            roots: Numbers of arguments; None stands for what is not known.
-        """
-        places = [None if root is None else self.arguments.get(root) for root in roots]
-        known = [place for place in places if place is not None]
-        reached = known if len(known) == len(places) else self._sorted
-        return [(each.start, each.end) for each in reached]
+    def ranges(self, roots: Iterable[int] | None) -> list[tuple[int, int]]:
+        """Returns the first addresses and ends of the memory of arguments; None: of all memory."""
+        places = None if roots is None else [self.arguments.get(root) for root in roots]
+        if places is None or None in places:  # an address that was given as a number
+            return [(each.start, each.end) for each in self._sorted]
+        return [(each.start, each.end) for each in places if each is not None]
 
     def place(
         self, address: Array, active: Array | None, dtype: np.dtype[Any], root: int | None

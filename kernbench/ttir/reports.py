@@ -151,7 +151,8 @@ def _undefined(
             f"{_call(cause.operation)} reads what nothing has written of {label}",
             [
                 *_places(cause.operation),
-                f"program {_program(cause.program, grid)}{first}: {place}, the first of {cause.count}",
+                f"program {_program(cause.program, grid)}{first}: {place}, "
+                f"the first of {cause.count}",
                 *facts,
             ],
             hint="write them first, or make the tensor with zeros() instead of empty()",

@@ -239,6 +239,24 @@ def too_many() -> None:
     kernels.adds_one[(1, 1 << 16)](torch.zeros(4, device="cuda"), 4, BLOCK=4)  # launched
 
 
+def reads_unwritten() -> None:
+    x = torch.empty(8, device="cuda")
+    kernels.counts[(2,)](x, BLOCK=2)
+    kernels.adds_one[(1,)](x, 4, BLOCK=8)  # of what is written
+    kernels.adds_one[(1,)](x, 5, BLOCK=8)  # launched
+
+
+def host_reads_unwritten() -> None:
+    x = torch.empty(8, device="cuda")
+    kernels.counts[(2,)](x, BLOCK=2)  # launched
+    x.tolist()
+
+
+def shares_elements() -> None:
+    x = torch.ones(6, device="cuda")
+    kernels.rows[(2,)](x, x, 2, 4, tl.float32, BLOCK=4)  # launched
+
+
 def no_whole_extent() -> None:
     kernels.adds_one[(2.0,)](torch.zeros(4, device="cuda"), 4, BLOCK=4)  # launched
 
@@ -251,6 +269,12 @@ def no_whole_extent() -> None:
         (of_assembler, "bogus"),
         (does_not_compile, "arange's range must be a power of 2"),
         (too_many, "[K1] kernel adds_one: a grid of (1, 65536, 1) is larger than a device"),
+        (
+            reads_unwritten,
+            "[M5] tl.load reads what nothing has written of argument x, a tensor of 8",
+        ),
+        (host_reads_unwritten, "[M5] 4 of 8 elements of tensor [8] torch.float32"),
+        (shares_elements, "[M12] program (0, 0, 0) and other programs of rows touch the same"),
         (no_whole_extent, "[K1] kernel adds_one: extents of a grid are whole numbers"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

@@ -210,3 +210,50 @@ def test_extended_products_have_the_upper_half() -> None:
     assert [bare(n, 64) for n in found.tolist()] == [
         bare(x, 64) * bare(y, 64) >> 64 for x, y in zip(a.tolist(), b.tolist(), strict=True)
     ]
+
+
+NEAREST: dict[str, Callable[[float], float]] = {
+    "math.ceil": math.ceil,
+    "math.floor": math.floor,
+    "math.roundeven": round,  # Python's own rounds halves to even
+    "math.exp2": lambda a: 2.0**a,
+    "math.expm1": math.expm1,
+    "math.log10": math.log10,
+    "math.log1p": math.log1p,
+}
+
+
+@pytest.mark.parametrize("name", NEAREST)
+@given(numbers=st.lists(st.floats(-20, 20, width=32), min_size=1, max_size=40))
+def test_functions_of_one_number_are_near_the_exact_ones(name: str, numbers: list[float]) -> None:
+    x = np.array(numbers, np.float32)
+    x = 1 + np.abs(x) if "log" in name else x
+
+    found = elementwise(f"{name} {{0}} : tensor<{{shape}}xf32>", [x], ["f32"], "f32")
+
+    # numpy's functions of float32 are within 2 units of the last place.
+    exact = np.array([NEAREST[name](float(a)) for a in x], np.float32)
+    np.testing.assert_array_max_ulp(found, exact, 2)
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(-100, 100, width=32), st.floats(0.125, 100, width=32)),
+        min_size=1,
+        max_size=40,
+    ),
+    st.booleans(),
+)
+def test_quotients_remainders_and_signs(numbers: list[tuple[float, float]], minus: bool) -> None:
+    pairs_ = [(a, -b if minus else b) for a, b in numbers]
+    a, b = (np.array(side, np.float32) for side in zip(*pairs_, strict=True))
+
+    def found(text: str) -> list[float]:
+        kinds = "tensor<{shape}xf32>"
+        return [float(each) for each in elementwise(text + kinds, [a, b], ["f32"] * 2, "f32")]
+
+    # The exact remainder of two float32 is one; a quotient is rounded once.
+    assert found("arith.remf {0}, {1} : ") == [math.fmod(x, y) for x, y in pairs_]
+    assert found("math.copysign {0}, {1} : ") == [math.copysign(x, y) for x, y in pairs_]
+    quotients = [float(np.float32(x / y)) for x, y in pairs_]
+    assert found("tt.precise_divf {0}, {1} : ") == quotients

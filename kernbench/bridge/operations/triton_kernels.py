@@ -64,7 +64,8 @@ class Place:
 
 
 def _allocation(label: str, held: Held, storage: Any) -> Allocation:
-    return Allocation(label, ADDRESS(storage), held.array_of(storage))
+    unwritten = this_rank().hazards.unwritten.bytes_of(held)
+    return Allocation(label, ADDRESS(storage), held.array_of(storage), unwritten=unwritten)
 
 
 class SimulatedDevices:
@@ -151,7 +152,7 @@ class SimulatedDevices:
                 error.add_fact(site_fact(site, f"{launch.name} was launched at"))
                 raise
             for place in writes:
-                rank.hazards.note_written(place.tensor)
+                rank.hazards.unwritten.note_launch(place.held, launch.name, ran=rank.data)
 
 
 def _place(rank: Rank, kernel: str, number: int, given: Given) -> Place | None:

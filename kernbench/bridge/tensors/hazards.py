@@ -6,7 +6,9 @@ access does not depend on when the bytes have moved. What was never written is i
 """
 
 import functools
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import Any, Final
 
 import torch
@@ -16,6 +18,7 @@ from kernbench.bridge.tensors.operands import is_sparse, tensors_in
 from kernbench.bridge.tensors.races import Races
 from kernbench.bridge.tensors.storages import STORAGES, Held, Ref, is_on_device
 from kernbench.bridge.tensors.unwritten import Blank, Operation, Unwritten
+from kernbench.errors import is_ours
 from kernbench.process.access import Verb
 from kernbench.sim_engine.command import Command, Stream
 from kernbench.tensors.tensor import Tensor
@@ -327,11 +330,19 @@ def giving_bytes(
                 rank.hazards.check_read(self)
             if shows:
                 rank.hazards.unwritten.check_shown(self)
-            if writes:
+            if writes and not _of_triton(sys._getframe(1)):
                 rank.hazards.note_written(self)
         return real(self, *args, **options)
 
     return method
+
+
+def _of_triton(frame: FrameType | None) -> bool:
+    """Returns whether Triton asks, to choose how it compiles: a launch tells what it writes."""
+    # A function that Triton has made for a kernel is of no module.
+    while frame is not None and (is_ours(frame) or "__name__" not in frame.f_globals):
+        frame = frame.f_back
+    return frame is not None and frame.f_globals["__name__"].startswith("triton.")
 
 
 def _reads(operand: tuple[torch.Tensor, str]) -> bool:

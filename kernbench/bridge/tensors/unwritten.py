@@ -109,13 +109,18 @@ class Blank:
         self.writer: HostWrite | None = None
         self._held: Final = held
 
-    def view(self, tensor: torch.Tensor) -> View:
-        """Returns a tensor on this storage as a view that knows which elements are written."""
+    def marked(self) -> Buffer:
+        """Returns what says which bytes were never written; makes it if all were not."""
         if self.marks is None:
             self.marks = Buffer(self._held.buffer.allocation)
             self.marks.unwritten = np.ones(self._held.storage.nbytes, np.bool_)
+        return self.marks
+
+    def view(self, tensor: torch.Tensor) -> View:
+        """Returns a tensor on this storage as a view that knows which elements are written."""
+        marks = self.marked()
         shape, strides = tuple(tensor.shape), tuple(tensor.stride())
-        return View(self.marks, DTYPES[tensor.dtype], shape, strides, tensor.storage_offset())
+        return View(marks, DTYPES[tensor.dtype], shape, strides, tensor.storage_offset())
 
     def gaps(self, tensor: torch.Tensor) -> Array | None:
         """Returns True for each element of a tensor that was never written; None if all were."""
@@ -338,6 +343,29 @@ class Unwritten:
         assert blank.marks is not None
         if blank.marks.unwritten is None or not blank.marks.unwritten.any():
             self.forget(held)
+
+    def bytes_of(self, held: Held) -> Array | None:
+        """Returns True for each byte of a storage that nothing has written; None if all are.
+
+        Who writes to the storage by its address takes the bytes out.
+        """
+        blank = self.found.get(held)
+        if blank is None or held.storage.nbytes > _MOST_MARKED:
+            return None
+        return blank.marked().unwritten
+
+    def note_launch(self, held: Held, name: str, *, ran: bool) -> None:
+        """Notes that a kernel has written to a storage.
+
+        Args:
+            ran: Whether it has taken what it has written out of `bytes_of`; else it counts as all.
+        """
+        blank = self.found.get(held)
+        left = self.bytes_of(held) if ran else None
+        if blank is None or left is None or not left.any():
+            self.forget(held)
+        else:
+            blank.writer = HostWrite(name, self._rank.process.call_site())
 
     def _move(self, to: torch.Tensor, source: torch.Tensor) -> None:
         """Notes what a copy onto a tensor brings there."""
