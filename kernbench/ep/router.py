@@ -15,7 +15,7 @@ from kernbench.ep.moe_utils import (
     topk_routing_with_score_function,
     z_loss_func,
 )
-from kernbench.extend import Asked, Choices
+from kernbench.extend import Asked, Choices, Routing
 from kernbench.parallel import exchanges, parallel_state
 from kernbench.parallel.members import size_of
 
@@ -56,6 +56,8 @@ class TopKRouter(torch.nn.Module):
         weight: `[experts, hidden]`.
         expert_bias: Added to scores for the choice alone; None without.
         local_tokens_per_expert: Choices since the last `finalize_expert_bias`; None without a bias.
+        routing: Says what tokens choose; None for what the logits say. At first that of the run, or
+            `balanced` if the configuration forces it.
         losses: Auxiliary losses of the last call, by name.
         calls: Number of calls.
     """
@@ -76,6 +78,8 @@ class TopKRouter(torch.nn.Module):
         if config.moe_router_enable_expert_bias:
             zeros = torch.zeros(config.num_moe_experts, dtype=torch.float32, device="cuda")
             self.expert_bias, self.local_tokens_per_expert = zeros, zeros.clone()
+        forced = config.moe_router_force_load_balancing
+        self.routing: Routing | None = extend.routing_of("balanced") if forced else extend.routing()
         self.losses: dict[str, torch.Tensor] = {}
         self.calls = 0
         self._global_tokens: torch.Tensor | None = None
@@ -146,21 +150,11 @@ class TopKRouter(torch.nn.Module):
             tokens: Of that rank.
             step: Number of the call.
         """
-        config = self.config
-        forced = config.moe_router_force_load_balancing
-        routing = extend.routing_of("balanced") if forced else extend.routing()
+        config, routing = self.config, self.routing
         if routing is None:
             return None
-        return routing.choices(
-            Asked(
-                step,
-                self.layer_number,
-                rank,
-                tokens,
-                config.num_moe_experts,
-                config.moe_router_topk,
-            )
-        )
+        size = config.num_moe_experts, config.moe_router_topk
+        return routing.choices(Asked(step, self.layer_number, rank, tokens, *size))
 
     def _given(self, tokens: int) -> Choices | None:
         group = parallel_state.get_expert_tensor_and_model_parallel_group()

@@ -142,21 +142,17 @@ class MoETokenDispatcher:
         Args:
             tokens: Of the calling rank. Others have as many, unless a file says how many.
         """
-        ranks = size_of(self.shares.both)
-        routing = extend.routing()
-        forced = self.config.moe_router_force_load_balancing
-        if self.router.given(dist.get_rank(self.shares.both), tokens, self.step) is None:
+        routing, both = self.router.routing, self.shares.both
+        if routing is None:
             return None
-        found = np.empty((ranks, self.shares.experts), np.int64)
-        for rank in range(ranks):
-            of_rank = None if routing is None or forced else routing.tokens_of(rank)
+        found = np.empty((size_of(both), self.shares.experts), np.int64)
+        for rank in range(len(found)):
+            of_rank = routing.tokens_of(rank)
             choices = self.router.given(rank, tokens if of_rank is None else of_rank, self.step)
             assert choices is not None
             found[rank] = choices.counts
-        if routing is None or forced or routing.tokens_of(0) is None:
-            extend.agree(
-                "tokens that choose as a routing says", {"tokens": tokens}, self.shares.both
-            )
+        if routing.tokens_of(0) is None:
+            extend.agree("tokens of a routing by name", {"tokens": tokens}, both)
         return found
 
     def noted(self, x: torch.Tensor, plan: Plan, **more: int | None) -> torch.Tensor:
@@ -244,9 +240,10 @@ class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the rows that other ranks send to this one's experts, and their weights."""
         plan, place = self.plan, dist.get_rank(self.shares.ep)
-        leaving = (sum(plan.inputs) - plan.inputs[place]) * rows.shape[1] * rows.element_size()
+        others = sum(plan.inputs) - plan.inputs[place] + sum(plan.outputs) - plan.outputs[place]
+        row = rows.shape[1] * rows.element_size()
         dropped, padded = self._cut()
-        rows = self.noted(rows, plan, dropped=dropped, padded=padded, sent=2 * leaving)
+        rows = self.noted(rows, plan, dropped=dropped, padded=padded, sent=others * row)
         how = Exchange(self.shares.ep, plan.outputs, plan.inputs)
         return differentiable.exchange(rows, how), differentiable.exchange(weights, how)
 

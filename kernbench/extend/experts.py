@@ -149,7 +149,7 @@ def note_load(
         by_expert: Rows for each expert of the calling rank.
         dropped: Choices of its tokens that a capacity cut off; None if the host does not know it.
         padded: Rows without a choice that it gets, likewise.
-        sent: Bytes that it sends to other ranks, there and back.
+        sent: Bytes that it sends to other ranks: rows for their experts, and rows back.
 
     Raises:
         NoContextError: Outside of any context.

@@ -21,7 +21,7 @@ class Load(NamedTuple):
         by_expert: The same for each of its experts; empty if nothing says it.
         dropped: Choices of its tokens that a capacity cut off; None if the host does not know it.
         padded: Rows without a choice that it got, likewise.
-        sent: Bytes that it sent to other ranks, there and back.
+        sent: Bytes that it sent to other ranks: rows for their experts, and rows back.
     """
 
     rank: int

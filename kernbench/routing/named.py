@@ -88,10 +88,10 @@ class _Zipf(Routing):
 def _chosen(workload: str, experts: int, topk: int, tokens: int, step: int) -> Choices:
     """Returns the choices of a workload.
 
-    They are those of the benchmark to the row: it draws with `torch.randperm` and `torch.rand` of a
-    generator whose seed is a hash of the workload, the seed and the step. Both take words of a
-    Mersenne Twister in order; a permutation of n takes n - 1, and its first k places are known
-    after k exchanges.
+    They are those of the benchmark to the row: it draws with `torch.randperm` of a generator whose
+    seed is a hash of the workload, the seed and the step. That takes words of a Mersenne Twister in
+    order; a permutation of n takes n - 1, and its first k places are known after k exchanges. The
+    benchmark's weights of choices are left out: a router computes its own, and learns from them.
     """
     _check(topk, experts)
     key = f"{WORKLOADS[workload]}|{SEED}|{step}"
@@ -111,9 +111,7 @@ def _chosen(workload: str, experts: int, topk: int, tokens: int, step: int) -> C
             which = np.flatnonzero(chosen)
             taken = starts[which, None] + np.arange(min(topk, len(pool) - 1))
             ids[which] = np.sort(pool[_first(words[taken], len(pool), topk)], axis=1)
-    drawn = twister.random_raw(tokens * topk).reshape(tokens, topk) & ((1 << 24) - 1)
-    gates = (drawn / np.float32(1 << 24)).astype(np.float32) * np.float32(0.5) + np.float32(0.5)
-    return Choices(ids, gates / gates.sum(axis=1, keepdims=True), experts)
+    return Choices(ids, None, experts)
 
 
 def _hot_of(workload: str, experts: int, topk: int, step: int) -> tuple[Array, tuple[int, bool]]:
