@@ -11,6 +11,8 @@ from kernbench.ccl.files.blocks import Blocks
 from kernbench.ccl.files.load import load
 from kernbench.ccl.files.picture import as_svg, as_text
 from kernbench.ccl.files.program import module_of
+from kernbench.ccl.files.prove import prove
+from kernbench.ccl.files.search import HALVES, cut_bound, gathering_rounds, plan_for
 from kernbench.ccl.files.write import as_xml
 from kernbench.ccl.machine import Machine
 from kernbench.ccl.operations import OPERATIONS
@@ -95,6 +97,36 @@ def write_algorithm(name: str, operation: str, ranks: int, machine: str, out: Pa
     with replacing(out) as stream:
         stream.write(text)
     print(f"wrote {out}; kernbench collective check {out} proves it")
+
+
+def search_schedule(operation: str, ranks: int, machine: str, size: str, out: Path) -> None:
+    """Writes a schedule for a machine, proves it, and prints its time beside the bound.
+
+    Args:
+        operation: A key of `HALVES`.
+        ranks: On the machine's first SIPs.
+        machine: A topology file, or the name of a shipped machine.
+        size: Of all blocks together, such as 64M.
+        out: The file to write.
+
+    Raises:
+        UsageError: If the machine, the ranks or the size cannot be used.
+        UnsupportedError: If the operation is not searched.
+    """
+    topology = load_topology(machine).topology_obj
+    nbytes = _sizes(size, size, 2)[0]
+    rounds = gathering_rounds(topology, ranks)
+    plan = plan_for(operation, rounds, ranks)
+    with replacing(out) as stream:
+        stream.write(as_xml(f"{operation}_{topology.machine.system.name}", operation, [plan]))
+    halves = HALVES[operation]
+    verdict = prove(load(out))
+    word = "proved" if verdict.proved else "wrong"
+    print(f"wrote {out}: {len(rounds) * halves} rounds, {verdict.chunks} chunks sent; {word}")
+    bound = cut_bound(topology, operation, ranks, nbytes)
+    of = "its two halves" if halves > 1 else "the cut"
+    print(f"bound of {of}, without latencies: {bound / 1e6:.2f} us of {nbytes} B")
+    time_file(out, machine, (size, size, 2))
 
 
 def _check_ranks(ranks: int, topology: Topology) -> None:
