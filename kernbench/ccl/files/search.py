@@ -121,8 +121,8 @@ def cut_bound(topology: Topology, operation: str, ranks: int, nbytes: int) -> in
     """Returns picoseconds that no schedule of a gathering or a reduction beats, without latencies.
 
     All blocks of other ranks must come to each rank, or leave it, through the smallest cut between
-    them and it (the largest flow: Ford and Fulkerson, "Maximal flow through a network", 1956). Of an
-    all-reduce, it is the bound of its two halves.
+    them and it (the largest flow: Ford and Fulkerson, "Maximal flow through a network", 1956). Of
+    an all-reduce, it is the bound of its two halves.
 
     Args:
         operation: A key of `HALVES`.
