@@ -125,3 +125,31 @@ def write(
     from kernbench.cli.collective_running import told, write_algorithm
 
     raise typer.Exit(told(lambda: write_algorithm(name, operation, ranks, topology, out)))
+
+
+@app.command()
+def search(
+    ranks: Annotated[int, typer.Option(min=2, help="Ranks of the group, at most 16.")],
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The file to write.")],
+    operation: Annotated[
+        str, typer.Option(help="all_gather, reduce_scatter or all_reduce.")
+    ] = "all_reduce",
+    topology: Machine = "h200x8",
+    size: Annotated[str, typer.Option("-b", metavar="BYTES", help="Size to time.")] = "64M",
+) -> None:
+    """Search a schedule for a machine, prove it, and show its time beside the cut bound.
+
+    \f
+    Args:
+        ranks: The group is the machine's first SIPs.
+        out: Takes the place of a file that is there.
+        operation: PyTorch's name of the operation.
+        topology: A YAML file, or the name of a shipped machine.
+        size: Of all blocks together, such as `64M`.
+
+    Raises:
+        typer.Exit: Always at the end, with the exit code.
+    """  # noqa: D301
+    from kernbench.cli.collective_running import search_schedule, told
+
+    raise typer.Exit(told(lambda: search_schedule(operation, ranks, topology, size, out)))

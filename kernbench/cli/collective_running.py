@@ -6,22 +6,28 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+from kernbench.ccl.collective import Collective
 from kernbench.ccl.config import Chosen, choose, find_ccl_file, load_ccl
 from kernbench.ccl.files.blocks import Blocks
 from kernbench.ccl.files.load import load
 from kernbench.ccl.files.picture import as_svg, as_text
 from kernbench.ccl.files.program import module_of
+from kernbench.ccl.files.prove import prove
+from kernbench.ccl.files.search import HALVES, cut_bound, gathering_rounds, plan_for
 from kernbench.ccl.files.write import as_xml
-from kernbench.ccl.machine import Machine
-from kernbench.ccl.operations import OPERATIONS
-from kernbench.ccl.prepared import CollectiveShape, Prepared
+from kernbench.ccl.model import CollectiveModel
+from kernbench.ccl.operations import OPERATIONS, Reduction
+from kernbench.ccl.prepared import CollectiveShape
 from kernbench.ccl.programs import programs_of
 from kernbench.ccl.tuner import Choices
 from kernbench.cli.failures import Exit, failed
 from kernbench.config.near import did_you_mean
 from kernbench.errors import KernbenchError, UnsupportedError, UsageError
-from kernbench.memory import dtypes
+from kernbench.memory import Storage, View, dtypes
 from kernbench.report import busbw_factor, replacing
+from kernbench.sim_engine.command import Command, Stream
+from kernbench.sim_engine.engine import GraphEngine
+from kernbench.sim_engine.host import Host
 from kernbench.topology import Topology, load_topology
 from kernbench.units import parse_bytes
 
@@ -97,6 +103,36 @@ def write_algorithm(name: str, operation: str, ranks: int, machine: str, out: Pa
     print(f"wrote {out}; kernbench collective check {out} proves it")
 
 
+def search_schedule(operation: str, ranks: int, machine: str, size: str, out: Path) -> None:
+    """Writes a schedule for a machine, proves it, and prints its time beside the bound.
+
+    Args:
+        operation: A key of `HALVES`.
+        ranks: On the machine's first SIPs.
+        machine: A topology file, or the name of a shipped machine.
+        size: Of all blocks together, such as 64M.
+        out: The file to write.
+
+    Raises:
+        UsageError: If the machine, the ranks or the size cannot be used.
+        UnsupportedError: If the operation is not searched.
+    """
+    topology = load_topology(machine).topology_obj
+    nbytes = _sizes(size, size, 2)[0]
+    rounds = gathering_rounds(topology, ranks)
+    plan = plan_for(operation, rounds, ranks)
+    with replacing(out) as stream:
+        stream.write(as_xml(f"{operation}_{topology.machine.system.name}", operation, [plan]))
+    halves = HALVES[operation]
+    verdict = prove(load(out))
+    word = "proved" if verdict.proved else "wrong"
+    print(f"wrote {out}: {len(rounds) * halves} rounds, {verdict.chunks} chunks sent; {word}")
+    bound = cut_bound(topology, operation, ranks, nbytes)
+    of = "its two halves" if halves > 1 else "the cut"
+    print(f"bound of {of}, without latencies: {bound / 1e6:.2f} us of {nbytes} B")
+    time_file(out, machine, (size, size, 2))
+
+
 def _check_ranks(ranks: int, topology: Topology) -> None:
     if ranks > topology.world_size:
         name = topology.machine.system.name
@@ -126,11 +162,10 @@ def time_file(path: Path, machine: str, sizes: tuple[str, str, int]) -> None:
         f"# {'(B)':>12} {'(us)':>12} {'(GB/s)':>9}   {'':<20} {'(us)':>12}",
     ]
     print("\n".join(lines))
-    known = Machine(topology)
     for size in _sizes(*sizes):
-        mine = _time(known, chosen, file, size)
+        mine = _time(topology, chosen, file, size)
         library = choices.choose(file.operation, size, range(file.ranks))
-        theirs = _time(known, library, file, size)
+        theirs = _time(topology, library, file, size)
         busbw = size / mine * 1000 * float(busbw_factor(file.operation, file.ranks))
         inside = file.sizes[0] <= size <= file.sizes[1]
         note = "" if inside else "  outside of minBytes..maxBytes"
@@ -176,14 +211,33 @@ def _chosen(file: Blocks, module: ModuleType, topology: Topology) -> Chosen:
     return replace(like, module=module, channels=1, rails=1, tuning=None, inside=None)
 
 
-def _time(machine: Machine, chosen: Chosen, file: Blocks, size: int) -> int:
-    """Returns the picoseconds of a collective whose ranks begin at once."""
-    n, itemsize = file.ranks, dtypes.float32.itemsize
+def _time(topology: Topology, chosen: Chosen, file: Blocks, size: int) -> int:
+    """Returns the picoseconds of a collective whose ranks begin at once, on an idle machine."""
+    n, dtype = file.ranks, dtypes.float32
     what = OPERATIONS[file.operation]
-    each = size // itemsize // (1 if what.blocks == "one" else n)
+    each = size // dtype.itemsize // (1 if what.blocks == "one" else n)
     row = (each,) * (1 if what.blocks == "one" else n)
     sizes = (row,) * n if what.blocks == "pairs" else row
-    shape = CollectiveShape(chosen, file.operation, tuple(range(n)), sizes, dtypes.float32)
-    times = Prepared(machine, shape).alone
-    assert times is not None, "files and shipped algorithms have plans"
-    return max(times)
+    engine = GraphEngine(topology, False)
+    model = CollectiveModel(engine)
+    shape = CollectiveShape(chosen, file.operation, tuple(range(n)), sizes, dtype)
+    reduction = Reduction("sum", "add") if what.reduces else None
+    collective = Collective(model, model.prepare(shape), reduction)
+    commands = []
+    for rank in range(n):
+        blocks = what.given(rank, n, 0), what.taken(rank, n, 0)
+        counts = [each * len(given) for given in blocks]
+        hbm = engine.devices[rank].hbm
+        views = [
+            View(Storage(hbm, max(4, 4 * count), "x", None).buffer, dtype, (count,), (1,), 0)
+            for count in counts
+        ]
+        host = Host(engine.loop, rank, engine.rank_owner(rank), 0, 1)
+        work = collective.join(rank, [views[0]], [views[1]])
+        commands.append(
+            Command(file.operation, "collective", host, Stream("collective", rank), work)
+        )
+    for command in commands:
+        engine.submit(command)
+    engine.loop.run()
+    return max(command.done.time or 0 for command in commands)

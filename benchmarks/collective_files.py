@@ -1,0 +1,97 @@
+"""Collectives of files: how long a proof takes, and a run beside the shipped ring.
+
+`python benchmarks/collective_files.py DIR` also proves every XML file below a folder, such as a
+checkout of public ones, and says how many are proved and how many need more than one slot.
+"""
+
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+
+import _measure
+import numpy as np
+from _allreduce import AllReduce, ring
+
+from kernbench.ccl.algorithms import ring as shipped
+from kernbench.ccl.files import msccl_xml
+from kernbench.ccl.files.load import load
+from kernbench.ccl.files.lower import lower
+from kernbench.ccl.files.program import Program
+from kernbench.ccl.files.prove import Verdict, prove
+from kernbench.ccl.files.write import as_xml
+from kernbench.ccl.plan import Plan, Setting, plan_of
+from kernbench.topology import load_topology
+
+RANKS = 8
+COUNT = (64 << 20) // 4
+REPEATS = 5
+MOST_SECONDS = 1.0
+MOST_RATIO = 1.5
+
+
+def plan(ranks: int) -> Plan:
+    found = plan_of(shipped.all_reduce, Setting("all_reduce", ranks, 0, (ranks,)))
+    assert found is not None
+    return found
+
+
+def check(text: str) -> None:
+    verdict = prove(msccl_xml.read("large.xml", text))
+    assert verdict.proved
+
+
+def runs() -> tuple[float, float]:
+    """Returns the seconds of 64 MiB with data: the shipped ring, and that of a file."""
+    program = Program(
+        lower(msccl_xml.read("ring.xml", as_xml("ring", "all_reduce", [plan(RANKS)])))
+    )
+    module = ModuleType("ring_of_a_file")
+    module.all_reduce = program  # type: ignore[attr-defined]
+    rng = np.random.default_rng(0)
+    values = [rng.standard_normal(COUNT, np.float32) for _ in range(RANKS)]
+    best = []
+    for chosen in (ring(), replace(ring(), module=module)):
+        machine = AllReduce(load_topology("sip8").topology_obj, chosen, RANKS, COUNT, values)
+        times = []
+        for repeat in range(REPEATS):
+            machine.fill(values)
+            starts = [(repeat + 1) * rank * 1000 for rank in range(RANKS)]
+            times.append(_measure.seconds(partial(machine.run, starts)))
+        best.append(min(times))
+    return best[0], best[1]
+
+
+def prove_all(folder: Path) -> None:
+    files = sorted(folder.rglob("*.xml"))
+    verdicts: list[Verdict] = []
+    took = _measure.seconds(lambda: verdicts.extend(prove(load(path)) for path in files))
+    proved = sum(verdict.proved for verdict in verdicts)
+    more = sum(verdict.least > 1 for verdict in verdicts)
+    print(f"{proved} of {len(files)} files proved in {took:.1f} s; {more} need more than one slot")
+
+
+def main() -> None:
+    channels = 13  # of 16 ranks, each with 60 sends and receives
+    text = as_xml("large", "all_reduce", [plan(16)] * channels)
+    steps = text.count("<step ")
+    took = min(_measure.seconds(partial(check, text)) for _ in range(REPEATS))
+    theirs, mine = runs()
+    rows = [
+        (f"check of {steps} steps", "", f"{took:.2f} s", "", f"<= {MOST_SECONDS} s"),
+        (
+            "64 MiB at 8 ranks, data on",
+            f"{1000 * theirs:.0f} ms",
+            f"{1000 * mine:.0f} ms",
+            f"{mine / theirs:.2f}x",
+            f"<= {MOST_RATIO}x",
+        ),
+    ]
+    _measure.show("collectives of files", ("case", "shipped", "file", "ratio", "target"), rows)
+    for folder in sys.argv[1:]:
+        prove_all(Path(folder))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""`kernbench collective`: exit codes, and what is printed."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from kernbench.ccl.files.load import load
+from kernbench.ccl.files.prove import prove
+from kernbench.ccl.files.search import cut_bound, gathering_rounds
+from kernbench.cli.app import app
+from kernbench.topology import load_topology
+
+
+def kernbench(*words: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["collective", *map(str, words)])
+    return result.exit_code, result.output
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> Path:
+    out = tmp_path / "ring.xml"
+    assert kernbench("write", "ring", "--ranks", 4, "-o", out)[0] == 0
+    return out
+
+
+def test_the_exit_code_is_that_of_the_worst_file(ring: Path, tmp_path: Path) -> None:
+    wrong, broken, out = tmp_path / "wrong.xml", tmp_path / "broken.xml", tmp_path / "all.json"
+    wrong.write_text(ring.read_text().replace('type="rrc"', 'type="r"', 1))
+    broken.write_text(ring.read_text().replace('type="rrc"', 'type="rrx"', 1))
+    assert kernbench("check", ring)[0] == 0
+    assert kernbench("check", wrong, ring)[0] == 1
+    code, text = kernbench("check", ring, broken, wrong, "--json", out)
+    assert code == 2
+    assert "type: expected one of nop" in text
+    first, second, third = json.loads(out.read_text())
+    assert (first["proved"], third["proved"]) == (True, False)
+    assert second["error"]["code"] == "F1"
+
+
+def test_a_file_takes_as_long_as_the_algorithm_that_it_was(ring: Path) -> None:
+    code, text = kernbench("time", ring, "--topology", "sip8", "-b", "2M", "-e", "2M")
+    assert code == 0
+    assert text.splitlines()[-1].split()[-3:] == ["ring", "71.07", "1.00"]
+
+
+def test_more_ranks_than_sips_are_refused(ring: Path) -> None:
+    code, text = kernbench("write", "ring", "--ranks", 9, "-o", ring)
+    assert code == 2
+    assert "h200x8 has 8 SIPs; the file has 9 ranks" in text
+
+
+@pytest.mark.parametrize("operation", ["all_gather", "reduce_scatter", "all_reduce"])
+@pytest.mark.parametrize("machine", ["sip8", "h200x8"])
+def test_what_is_searched_is_proved(tmp_path: Path, operation: str, machine: str) -> None:
+    out = tmp_path / "a.xml"
+    words = ("--ranks", 8, "-o", out, "--operation", operation, "--topology", machine, "-b", "64K")
+    assert kernbench("search", *words)[0] == 0
+    assert prove(load(out)).proved
+
+
+def test_rounds_share_no_link_and_the_bound_is_the_smallest_cut() -> None:
+    ring, switch = (load_topology(name).topology_obj for name in ("sip8", "h200x8"))
+    # Two links of 50 GB/s into each rank of the ring: 7 chunks come in 4 rounds.
+    assert [len(each) for each in gathering_rounds(ring, 8)] == [16, 16, 16, 8]
+    # Through a switch, a rank gets one chunk a round.
+    assert [len(each) for each in gathering_rounds(switch, 8)] == [8] * 7
+    # 7/8 of 8 MB through 100 GB/s, and through 361 GB/s.
+    assert cut_bound(ring, "all_gather", 8, 8_000_000) == 70_000_000
+    assert cut_bound(switch, "all_reduce", 8, 8_000_000) == 2 * 7_000_000 * 10**12 // 361 // 10**9
