@@ -41,6 +41,10 @@ _WORTH_ALL_NICS: Final = 1.25
 NCCL, too, takes fewer channels for small sizes, until each has work enough for its threads
 (`threadThresholds` in src/graph/tuning.cc)."""
 
+_WORTH_ALL_LINKS: Final = 1.25
+"""Ratio of two estimates from which on an algorithm takes all links of a rank where ranks have none
+of their own to each other: its channels meet there, at times that no estimate knows."""
+
 _LARGEST_SLOT_BITS: Final = 31
 """Bits of a slot size that `enough_slots` does not try any more."""
 
@@ -366,7 +370,8 @@ class Choices:
             except _NO_ESTIMATE:
                 continue
             if time is not None:
-                times.append((time, candidate))
+                alone = candidate.links == 1 or self._topology.meshed(sips)
+                times.append((time * (1 if alone else _WORTH_ALL_LINKS), candidate))
         if not times:
             return worthy[0]
         least = min(time for time, _ in times)

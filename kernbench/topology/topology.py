@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, permutations
 from typing import TYPE_CHECKING, Any
 
 from kernbench.caches import cached
@@ -146,6 +146,27 @@ class Topology:
             sips: Numbers of the SIPs; the one with the fewest links decides.
         """
         return max(1, min(len(sips) - 1, *(self._cables[sip] for sip in sips)))
+
+    def meshed(self, sips: Sequence[int]) -> bool:
+        """Returns whether each of some SIPs, three or more, has a link of its own to each other.
+
+        Args:
+            sips: Numbers of the SIPs.
+        """
+        if len(sips) < 3 or len(sips) - 1 > self.links_out(sips):
+            return False
+        return self._joined.issuperset(permutations(sips, 2))
+
+    @cached_property
+    def _joined(self) -> frozenset[tuple[int, int]]:
+        """SIPs between which there is a link, both ways round."""
+        ends = ((link.src, link.dst) for link in self.links if link.kind == "fifo")
+        pairs = ([end.partition(".") for end in pair] for pair in ends)
+        return frozenset(
+            (int(src[0].removeprefix("sip")), int(dst[0].removeprefix("sip")))
+            for src, dst in pairs
+            if src[1] and dst[1] and src[0] != dst[0]
+        )
 
     @cached_property
     def _cables(self) -> Counter[int]:

@@ -225,8 +225,9 @@ def test_f12_is_told_by_all_ranks_of_a_collective_that_the_last_one_completes(
             assert rank == 3  # the calls of the others have returned
         torch.cuda.synchronize()
 
+    overrides = ["defaults.slot_size=16 B", "queues.links.slot_size=16 B"]
     with pytest.raises(SpawnException) as caught:
-        kernbench.spawn(exchanges, nprocs=4, overrides=["defaults.slot_size=16 B"])
+        kernbench.spawn(exchanges, nprocs=4, overrides=overrides)
     assert str(caught.value).startswith("ranks 0-3 failed\nranks 0-3: UsageError: [F12] a slot of")
 
 

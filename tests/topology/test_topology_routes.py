@@ -1,7 +1,7 @@
 """Routes against networkx: as short as can be, joined end to end, and always the same."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise, product
 from math import prod
 from pathlib import Path
@@ -361,3 +361,15 @@ def test_routes_are_found_once_and_links_only_when_asked_for() -> None:
     assert "links" not in vars(topology)
     assert topology.sip_route(0, 512) is topology.sip_route(0, 512)
     assert len(topology.sip_route(0, 512)) == 512
+
+
+def test_a_mesh_has_a_link_between_each_two(topology: Callable[[str], Topology]) -> None:
+    mesh, ring, nodes = (topology(name) for name in ("mi300x8", "sip8", "h200x8_x4_nodes"))
+    assert mesh.meshed(range(8))
+    assert mesh.meshed([7, 2, 4])
+    assert not mesh.meshed([0, 1])  # all ways of two ranks are one link
+    assert not ring.meshed(range(8))
+    assert not ring.meshed([0, 1, 2])
+    assert not nodes.meshed([0, 1, 2])  # two links each: a port of the node's switch, and a NIC
+    assert [machine.links_out(range(8)) for machine in (mesh, ring, nodes)] == [7, 2, 2]
+    assert mesh.links_out([0, 1, 2]) == 2

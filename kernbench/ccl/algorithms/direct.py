@@ -70,11 +70,11 @@ def reduce(comm: Comm) -> None:
     """Reduces the buffers of all ranks at the root.
 
     All other ranks send their whole buffer to the root, which adds the buffers to its own, the next
-    rank's first. May wait.
+    rank's first (on channel `c`, that of the rank `c` further). May wait.
     """
     n = comm.world_size
     comm.cut(1)
-    for shift in range(1, n):
+    for shift in turns_of(comm, n - 1):
         source = (comm.root + shift) % n
         comm.exchange(
             send=only(comm.rank == source, 0),
@@ -89,7 +89,7 @@ def broadcast(comm: Comm) -> None:
     """Gives the root's buffer to all: the root sends it `N - 1` times. May wait."""
     n = comm.world_size
     comm.cut(1)
-    for shift in range(1, n):
+    for shift in turns_of(comm, n - 1):
         to = (comm.root + shift) % n
         comm.exchange(
             send=only(comm.rank == comm.root, 0),
@@ -107,7 +107,7 @@ def send_recv(comm: Comm) -> None:
 def gather(comm: Comm) -> None:
     """Gives the block of each rank to the root: each other rank sends one block. May wait."""
     n = comm.world_size
-    for shift in range(1, n):
+    for shift in turns_of(comm, n - 1):
         source = (comm.root + shift) % n
         comm.exchange(
             send=only(comm.rank == source, source),
@@ -120,7 +120,7 @@ def gather(comm: Comm) -> None:
 def scatter(comm: Comm) -> None:
     """Gives each rank one of the root's blocks: the root sends `N - 1` blocks. May wait."""
     n = comm.world_size
-    for shift in range(1, n):
+    for shift in turns_of(comm, n - 1):
         to = (comm.root + shift) % n
         comm.exchange(
             send=only(comm.rank == comm.root, to),
