@@ -1,0 +1,20 @@
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def softmax(out, given, stride, columns, BLOCK: tl.constexpr):
+    row, at = tl.program_id(0), tl.arange(0, BLOCK)
+    inside = at < columns
+    x = tl.load(given + row * stride + at, mask=inside, other=-float("inf"))
+    e = tl.exp(x - tl.max(x, axis=0))
+    tl.store(out + row * stride + at, e / tl.sum(e, axis=0), mask=inside)
+
+
+x = torch.randn(4096, 1000, device="cuda")
+out = torch.empty_like(x)
+launch = lambda: softmax[(4096,)](out, x, x.stride(0), 1000, BLOCK=1024)
+took = triton.testing.do_bench(launch)
+print(f"worst error {(out - torch.softmax(x, 1)).abs().max().item():.0e}")
+print(f"{took * 1e3:.1f} us, {2 * x.nbytes / took / 1e9:.2f} TB/s")
