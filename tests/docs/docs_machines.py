@@ -47,7 +47,9 @@ USERS: Final = {
         "eager": "issuing, views, autograd",
         "loop": "`kernbench calibrate`",
     },
-    "system.host.eager": dict.fromkeys(("among", "loop", "library", "tensor"), "operations on tensors")
+    "system.host.eager": dict.fromkeys(
+        ("among", "loop", "library", "tensor"), "operations on tensors"
+    )
     | dict.fromkeys(
         ("view", "autograd", "hook", "shard", "dtensor", "beside_percent", "workspace"),
         "programs of PyTorch",
