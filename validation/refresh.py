@@ -41,6 +41,7 @@ LAWS: Final[Sequence[tuple[str, str, str, str]]] = (
     ("lists", "system.sip.kernels", "foreach", "optim"),
     ("kernels of Triton", f"{_PE}.programs", "issue latency step traffic", _TRITON),
     ("memories", "system.sip.cube.hbm", "", "memory"),
+    ("the L2 in graphs", "system.sip.warm", "", "memory tp_mlp"),
     ("PCIe", "system.host.pcie", "", "pcie"),
     ("convolutions, norms, pools", "system.sip.kernels", _IMAGES, "images"),
     ("collectives, messages", "queues", "nccl", "collectives protocols concurrent p2p"),
