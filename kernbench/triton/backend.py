@@ -14,7 +14,7 @@ from triton.backends.compiler import GPUTarget, Language
 from triton.backends.driver import DriverBase
 from triton.backends.nvidia.compiler import CUDABackend
 
-from kernbench.errors import UsageError, call_site, site_fact
+from kernbench.errors import UsageError, call_site, not_simulated, site_fact
 from kernbench.triton.benching import measured
 from kernbench.triton.devices import NOW
 from kernbench.triton.launches import Launch, LaunchError, parts_of
@@ -59,7 +59,7 @@ class Compiler(CUDABackend):  # type: ignore[misc]
             UnsupportedError: If that is not Triton's language, but Gluon.
         """
         if language != Language.TRITON:
-            raise NOW.here().refused("a kernel of Gluon", "write it in triton.language")
+            raise not_simulated("a kernel of Gluon", "write it in triton.language")
         super().add_stages(stages, options, language)
         first = stages["ttir"]
         stages.clear()
@@ -106,7 +106,7 @@ class _Utilities:
         """Prints of kernels need no room: they are shown at once."""
 
     def __getattr__(self, name: str) -> Any:
-        raise NOW.here().refused(
+        raise not_simulated(
             f"triton.runtime.driver.active.utils.{name}", "it needs a kernel in machine code"
         )
 
@@ -219,7 +219,7 @@ class Driver(DriverBase):  # type: ignore[misc]
         Raises:
             UnsupportedError: Always.
         """
-        raise NOW.here().refused(f"the type {ty} in C++", "launches need none")
+        raise not_simulated(f"the type {ty} in C++", "launches need none")
 
     def get_current_target(self) -> Any:
         """Returns what to compile for."""

@@ -51,14 +51,6 @@ class Devices(Protocol):
         """
         ...
 
-    def refused(self, name: str, way: str) -> Exception:
-        """Returns the error about something of Triton that is not simulated.
-
-        Args:
-            way: What to do instead.
-        """
-        ...
-
 
 class _Now:
     """The devices while ranks are there; None elsewhere."""

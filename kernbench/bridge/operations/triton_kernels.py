@@ -104,12 +104,13 @@ class SimulatedDevices:
         """See `Devices`."""
         return torch.empty(_CACHE // 4, dtype=torch.int32, device="cuda")
 
-    def refused(self, name: str, way: str) -> Exception:
-        """See `Devices`."""
-        return not_simulated(name, way)
-
     def launch(self, launch: Launch) -> None:
-        """See `Devices`."""
+        """See `Devices`.
+
+        Raises:
+            UnsupportedError: If it is part of a CUDA graph, and its numbers are asked for.
+            KernbenchError: As `Devices.launch`.
+        """
         rank, site = this_rank(), call_site()
         process = rank.process
         if rank.data and process.host.tape is not None and process.host.tape.later:
