@@ -96,14 +96,15 @@ def test_the_steps_that_name_their_device_are_there() -> None:
 
 
 def test_every_document_with_blocks_has_a_test_that_runs_them() -> None:
-    """`test_docs_errors.py` and `test_docs_machines.py` hold two of them."""
+    """`test_docs_errors`, `test_docs_machines` and `test_triton_docs` hold three of them."""
     with_blocks = {
         path
         for path in DOCS.glob("*.md")
         for fence in docs_readme.fences(path.read_text(encoding="utf-8"))
         if fence.language in docs_readme.RUN
     }
-    assert with_blocks == {*docs_readme.WITH_BLOCKS, DOCS / "errors.md", DOCS / "machines.md"}
+    elsewhere = {DOCS / f"{name}.md" for name in ("errors", "machines", "triton")}
+    assert with_blocks == {*docs_readme.WITH_BLOCKS, *elsewhere}
 
 
 @pytest.mark.slow
@@ -213,6 +214,8 @@ def test_every_option_is_in_the_documents_and_no_other() -> None:
     parts = dict(zip(found[::2], found[1::2], strict=True))
     assert set(command.commands) == set(parts)
     for name, part in parts.items():
+        if getattr(command.commands[name], "commands", None):
+            continue  # the next test
         known = {"--help"}
         for parameter in command.commands[name].params:
             known |= {option for option in parameter.opts if option.startswith("-")}
@@ -220,6 +223,20 @@ def test_every_option_is_in_the_documents_and_no_other() -> None:
         # The flags of nccl-tests belong to the bench.
         named = set(re.findall(r"`(--?[a-z-]+)", rows)) - {"--version"}
         assert named == known, f"kernbench {name}"
+
+
+def test_every_option_of_collective_is_in_its_table_and_no_other() -> None:
+    command: Any = typer.main.get_command(app)
+    text = (DOCS / "command_line.md").read_text(encoding="utf-8")
+    _, _, part = text.partition("## `kernbench collective ")
+    rows = dict(re.findall(r"^\| `([a-z]+) (.*?)` \|", part.partition("\n## ")[0], re.MULTILINE))
+    commands = command.commands["collective"].commands
+    assert set(rows) == set(commands)
+    for name, row in rows.items():
+        options = [each.opts for each in commands[name].params if each.opts[0].startswith("-")]
+        named = set(re.findall(r"(?<![\w-])--?[a-z-]+", row))
+        assert named <= {each for opts in options for each in opts}, name
+        assert all(named & set(opts) for opts in options), name
 
 
 def test_the_map_has_the_rooms_in_their_layers() -> None:
