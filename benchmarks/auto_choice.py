@@ -4,7 +4,7 @@ Simulates each operation without data on the shipped machines, and on machines d
 (rings, tori, meshes, hypercubes, switches, nodes, fat trees; links of 10 to 900 GB/s, latencies of
 0.1 to 3 us), with every algorithm of `ccl.yaml` that may take part, and with what `auto` takes.
 
-A machine whose choices inside a node are its library's own, by `tuning` (ADR 0049), is marked
+A choice that is NCCL's own, by `tuning` or by its bounds of sizes of messages (ADR 0049), is marked
 `measured`: NCCL itself does not take what is fastest there, and the choice is meant to be NCCL's.
 
     python benchmarks/auto_choice.py [MACHINE OR NUMBER ...] [--sizes BYTES,BYTES] [--all]
@@ -144,7 +144,7 @@ def cases(topology: Topology, sizes: Sequence[int], every: bool) -> tuple[int, i
     for operation in OPERATIONS:
         ranks = 2 if operation == "send_recv" else topology.world_size
         candidates = list(shipped(topology, operation))
-        measured = all(one.tuning for one in candidates)
+        measured = all(one.tuning or one.p2p for one in candidates)
         for nbytes in sizes:
             taken = choices.choose(operation, nbytes, tuple(range(ranks)))
             ours = simulate(topology, taken, operation, nbytes)

@@ -72,7 +72,7 @@ def _kept_of(_topology: Topology) -> _Kept:
 
 
 def _of_size(candidates: list[Chosen], nbytes: int) -> list[Chosen]:
-    """Returns the candidates whose queues are meant for messages of a size.
+    """Returns the candidates whose queues are meant for messages of a size, or say nothing of it.
 
     Args:
         nbytes: Bytes that a rank sends to another one.
@@ -80,7 +80,9 @@ def _of_size(candidates: list[Chosen], nbytes: int) -> list[Chosen]:
     bounds = [None if one.p2p is None else one.p2p.up_to for one in candidates]
     bounded = list(zip(candidates, bounds, strict=True))
     small = [one for one, bound in bounded if bound is not None and nbytes <= bound]
-    return small or [one for one, bound in bounded if bound is None] or candidates
+    if small:
+        return small + [one for one in candidates if one.p2p is None]
+    return [one for one, bound in bounded if bound is None] or candidates
 
 
 def _own_estimate(chosen: Chosen, operation: str, nbytes: int, ranks: int) -> float:
@@ -370,8 +372,7 @@ class Choices:
             except _NO_ESTIMATE:
                 continue
             if time is not None:
-                alone = candidate.links == 1 or self._topology.meshed(sips)
-                times.append((time * (1 if alone else _WORTH_ALL_LINKS), candidate))
+                times.append((time * self._doubt(candidate, sips), candidate))
         if not times:
             return worthy[0]
         least = min(time for time, _ in times)
@@ -381,6 +382,11 @@ class Choices:
             if time <= least * (_WORTH_ALL_NICS if one.only_first else _HARDLY_SLOWER)
         ]
         return min(near, key=lambda each: each[:2])[2]
+
+    def _doubt(self, chosen: Chosen, sips: tuple[int, ...]) -> float:
+        topology = self._topology
+        apart = chosen.links == 1 or topology.links_out(sips) == 1 or topology.meshed(sips)
+        return 1.0 if apart else _WORTH_ALL_LINKS
 
     def _by_rails(self, chosen: Chosen, sips: tuple[int, ...]) -> list[Chosen]:
         """Returns an algorithm on as many rails as it uses, and on one where these are several."""

@@ -129,3 +129,14 @@ def test_what_a_ring_leaves_on_a_mesh_is_said(make_topology: Make) -> None:
     small = choices.shortfall("all_reduce", 1024, range(8), 8 * 10**6)
     assert small is not None
     assert small.startswith("limited by launch and latencies")
+
+
+def test_small_messages_of_a_library_do_not_keep_others_out(
+    topology: Callable[[str], Topology],
+) -> None:
+    """Blocks of 512 KiB are small to NCCL's LL, which sends them over one link after another."""
+    choices = Choices(None, (), topology("mi300x8"))
+    assert choices.choose("all_to_all", 4 * MiB, range(8)).name == "direct_links"
+    assert Choices(None, (), topology("h200x8")).choose("all_to_all", 4 * MiB, range(8)).name == (
+        "nccl_p2p_ll"
+    )

@@ -64,7 +64,7 @@ def test_the_choice_is_hardly_slower_than_the_best(
         ("sip8", 8, "broadcast", 1 << 26, {"chain"}),
         ("torus4x4", 16, "all_reduce", 1 << 26, {"dimension_wise"}),
         ("h200x8", 8, "all_reduce", 1 << 10, {"direct"}),
-        ("h200x8", 8, "all_reduce", 1 << 20, {"two_shot", "halving_doubling"}),
+        ("h200x8", 8, "all_reduce", 1 << 20, {"two_shot", "two_shot_links"}),
         ("h200x8_x4_nodes", 32, "all_reduce", 1 << 20, {"two_level"}),
         ("h200x8_x4_nodes", 32, "all_gather", 1 << 26, {"two_level"}),
         ("h200x8_x4_nodes", 32, "broadcast", 1 << 22, {"two_level"}),
