@@ -84,7 +84,7 @@ def shortfall(bound: CutBound, time: int, least: float, algorithm: str) -> str |
     """Returns what limits an operation; None if it gets half of its cut bound or more.
 
     Args:
-        bound: Its bound.
+        bound: Of its bytes on its ranks.
         time: How long it takes, in picoseconds.
         least: About how long it would take with hardly any bytes, in picoseconds.
         algorithm: Name of its algorithm.

@@ -95,7 +95,7 @@ class Warmth:
     While it is there, the device's library tells what each kernel takes in three states of the L2.
 
     Args:
-        device: The device.
+        device: Whose L2 it is, and whose library.
 
     Attributes:
         library: That library; None: what the L2 has makes no difference on this machine.

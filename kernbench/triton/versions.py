@@ -56,7 +56,7 @@ def check_names(version: str, modules: Mapping[str, ModuleType]) -> None:
     """Checks that a Triton is new enough, and has the private names that are used.
 
     Args:
-        version: Its version.
+        version: As `minor_of` takes it.
         modules: Modules of it by name; names of others are not looked for.
 
     Raises:

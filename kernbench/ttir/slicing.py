@@ -20,7 +20,7 @@ class Needs:
     """Which values of a function others depend on.
 
     Args:
-        function: The function.
+        function: Of which they are.
         steers: Which operands of a call choose a way in what is called.
         returned: Whether what it returns is wanted.
 

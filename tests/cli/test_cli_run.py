@@ -568,6 +568,9 @@ def test_the_options_are_these() -> None:
         for name, command in commands.items()
     }
     assert options == {
+        "collective": [],  # its commands have them: tests/docs/test_docs_readme.py
+        "doctor": [],
+        "tour": ["--folder"],
         "run": [
             "--as-torch",
             "--breakdown",

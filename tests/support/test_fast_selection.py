@@ -19,7 +19,8 @@ def test_every_room_has_tests_in_it() -> None:
     rooms = {path.parent.name for path in (ROOT / "kernbench").glob("*/__init__.py")}
     rooms |= {path.stem for path in (ROOT / "kernbench").glob("*.py")} - {"__init__", "__main__"}
     with_tests = {room for room in rooms if any((ROOT / "tests" / room).glob("test_*.py"))}
-    assert rooms - with_tests == {"errors", "version"}, "each room has a folder of tests"
+    # A folder `tests/triton` would stand for Triton where that is not installed.
+    assert rooms - with_tests == {"errors", "triton", "version"}, "each room has a folder of tests"
     assert with_tests - SELECTED.keys() == ELSEWHERE.keys()
 
 

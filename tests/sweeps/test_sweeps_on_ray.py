@@ -111,7 +111,7 @@ def test_an_address_where_nobody_listens_is_refused_at_once(tmp_path: Path) -> N
 
 def test_ray_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(on_ray, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"pip install 'kernbench\[ray\]'"):
+    with pytest.raises(UsageError, match="pip install ray"):
         executor_of("ray", None, None, None)
 
 
