@@ -6,8 +6,8 @@ import triton.language as tl
 @triton.jit
 def softmax(out, given, stride, columns, BLOCK: tl.constexpr):
     row, at = tl.program_id(0), tl.arange(0, BLOCK)
-    inside = at < BLOCK
-    x = tl.load(given + row * stride + at, mask=inside, other=-float("inf"))
+    inside = at < columns
+    x = tl.load(given + row * stride + at, mask=at < BLOCK, other=-float("inf"))
     e = tl.exp(x - tl.max(x, axis=0))
     tl.store(out + row * stride + at, e / tl.sum(e, axis=0), mask=inside)
 
