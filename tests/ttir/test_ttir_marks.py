@@ -184,6 +184,48 @@ def test_what_nothing_has_written_may_be_read_and_not_used(
     assert launched(body, np.zeros(8, np.int32), gaps)[1] == left
 
 
+SCAN = """%r = "tt.scan"(%v) <{axis = 0 : i32, reverse = false}> ({
+^bb0(%a: i32, %b: i32):
+  %c = arith.addi %a, %b : i32
+  tt.scan.return %c : i32
+}) : (tensor<8xi32>) -> tensor<8xi32>
+"""
+GATHER = """%seven = arith.constant dense<7> : tensor<8xi32>
+%from = arith.subi %seven, %l : tensor<8xi32>
+%r = tt.gather %v[%from] {axis = 0 : i32} : (tensor<8xi32>, tensor<8xi32>) -> tensor<8xi32>
+"""
+HISTOGRAM = "%r = tt.histogram %v : tensor<8xi32> -> tensor<8xi32>\n"
+DOT = """%f = arith.sitofp %v : tensor<8xi32> to tensor<8xf32>
+%rows = tt.reshape %f : tensor<8xf32> -> tensor<2x4xf32>
+%by = arith.constant dense<1.0> : tensor<4x4xf32>
+%none = arith.constant dense<0.0> : tensor<2x4xf32>
+%sums = tt.dot %rows, %by, %none : tensor<2x4xf32> * tensor<4x4xf32> -> tensor<2x4xf32>
+%flat = tt.reshape %sums : tensor<2x4xf32> -> tensor<8xf32>
+%r = arith.fptosi %flat : tensor<8xf32> to tensor<8xi32>
+"""
+
+
+@pytest.mark.parametrize(
+    ("operation", "gap", "lane"),
+    [
+        (SCAN, 3, 3),
+        (SCAN.replace("false", "true"), 3, 0),  # sums from the last lane on
+        (GATHER, 2, 5),
+        (HISTOGRAM, 6, 0),  # it might be in any bin
+        (DOT, 5, 4),  # of the second row of two
+    ],
+)
+def test_marks_go_through_what_mixes_lanes(operation: str, gap: int, lane: int) -> None:
+    *_, use, place = told(WHOLE + operation + STORE, np.zeros(8, np.int32), gaps=(gap,))
+    assert use == f"tl.store uses it in program (0, 0, 0) of kernel, lane ({lane},)"
+    assert place == "at mine.py:9:5"
+
+
+def test_a_factor_that_nothing_has_written_does_no_harm_beside_zeros() -> None:
+    body = WHOLE + DOT.replace("dense<1.0>", "dense<0.0>") + STORE
+    assert launched(body, np.zeros(8, np.int32), gaps=(5,))[0] == [0] * 8
+
+
 def test_an_atomic_operation_on_what_nothing_has_written_is_told() -> None:
     body = (
         "%yes = arith.constant dense<true> : tensor<8xi1>\n"
