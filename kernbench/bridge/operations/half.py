@@ -23,11 +23,6 @@ _OPERANDS: Final[dict[Any, int]] = {
 }
 """Operations that multiply, each with how many of its first arguments are of one type."""
 
-_NORMS: Final = frozenset(
-    (_ATEN.native_layer_norm.default, _ATEN.native_layer_norm_backward.default)
-)
-"""Operations whose sums over rows and columns CUDA keeps in float32: the CPU rounds each step."""
-
 _HALF: Final = frozenset((torch.bfloat16, torch.float16))
 
 _SMALL: Final = 256
@@ -42,8 +37,6 @@ def widened(func: Any, dtype: torch.dtype | None = None) -> Callable[..., Any]:
     Args:
         dtype: Type of its first operand; None: any.
     """
-    if func in _NORMS and (dtype is None or dtype in _HALF):
-        return _norm(func)
     count = _OPERANDS.get(func)
     if count is None or (dtype is not None and dtype not in _HALF):
         # Without the frame of Python around the operation.
@@ -68,23 +61,6 @@ def widened(func: Any, dtype: torch.dtype | None = None) -> Callable[..., Any]:
         if isinstance(out, torch.Tensor):
             return _to(out, dtype=dtype)
         return tuple(one if one is None else _to(one, dtype=dtype) for one in out)
-
-    return run
-
-
-def _norm(func: Any) -> Callable[..., Any]:
-    """Returns a layer norm, or its gradient, in float32; means and deviations stay in it."""
-    forward = func is _ATEN.native_layer_norm.default
-
-    def run(*args: Any, **options: Any) -> Any:
-        dtype = args[0].dtype
-        if dtype not in _HALF:
-            return func(*args, **options)
-        named = {name: _wide(value) for name, value in options.items()}
-        first, *rest = func(*map(_wide, args), **named)
-        if forward:
-            return _to(first, dtype=dtype), *rest
-        return tuple(one if one is None else _to(one, dtype=dtype) for one in (first, *rest))
 
     return run
 
