@@ -15,10 +15,12 @@ from triton.backends.driver import DriverBase
 from triton.backends.nvidia.compiler import CUDABackend
 
 from kernbench.errors import UsageError, call_site, not_simulated, site_fact
+from kernbench.kernels.grids import LANES
 from kernbench.triton.benching import measured
 from kernbench.triton.devices import NOW
 from kernbench.triton.launches import Launch, LaunchError, parts_of
 from kernbench.triton.lowering import machine_code
+from kernbench.ttir.locations import in_file
 
 _TEXT: Final = "kernbench"
 """What the last stage is called, and so the end of its file's name in Triton's cache."""
@@ -26,8 +28,6 @@ _TEXT: Final = "kernbench"
 _MOST_PROGRAMS: Final = ((1 << 31) - 1, (1 << 16) - 1, (1 << 16) - 1)
 """The largest grid that CUDA launches, along each axis (CUDA C++ Programming Guide, "Compute
 Capabilities")."""
-
-_WARP: Final = 32
 
 _NO_BINARY: Final[Mapping[str, Any]] = {
     "shared": 0,
@@ -122,6 +122,9 @@ class Launcher:
     def __init__(self, source: Any, metadata: Any) -> None:
         self._signature: Final = source.signature
         self._metadata: Final = metadata
+        function = getattr(getattr(source, "fn", None), "fn", None)  # none of a text of IR
+        self._file: Final = None if function is None else function.__code__.co_filename
+        self._text: str | None = None
 
     def __call__(
         self,
@@ -156,11 +159,14 @@ class Launcher:
         grid = self._grid((x, y, z))
         if before is not None:
             before(told)
+        if self._text is None:
+            text = function.text
+            self._text = text if self._file is None else in_file(text, self._file)
         if all(grid):  # as Triton on a GPU, which launches nothing otherwise
             launch = Launch(
                 metadata.name,
                 grid,
-                function.text,
+                self._text,
                 list(parts_of(self._signature, arguments)),
                 metadata.num_warps,
                 metadata.num_stages,
@@ -224,7 +230,7 @@ class Driver(DriverBase):  # type: ignore[misc]
     def get_current_target(self) -> Any:
         """Returns what to compile for."""
         major, minor = self.get_device_capability(self.get_current_device())
-        return GPUTarget("cuda", 10 * major + minor, _WARP)
+        return GPUTarget("cuda", 10 * major + minor, LANES)
 
     def get_current_device(self) -> int:
         """Returns the number of the current device."""

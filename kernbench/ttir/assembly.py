@@ -75,7 +75,7 @@ class Assembly:
 
     def __init__(self, operation: Operation) -> None:
         self._operation: Final = operation
-        text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", _unescaped(operation.words[0]), flags=re.DOTALL)
+        text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", operation.words[0], flags=re.DOTALL)
         self._steps: Final[list[Instruction]] = []
         for line in text.split(";"):
             words = line.strip()
@@ -120,10 +120,6 @@ class Assembly:
         if kind in ("mul", "mad") and "hi" in others and types[-1].kind == "u":
             return _upper(target, sources, types[-1])
         return None
-
-
-def _unescaped(text: str) -> str:
-    return re.sub(r"\\([0-9A-Fa-f]{2})", lambda found: chr(int(found[1], 16)), text)
 
 
 def _names(vector: str) -> list[str]:

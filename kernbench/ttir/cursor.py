@@ -5,7 +5,7 @@ from typing import Final, NoReturn
 
 from kernbench.ttir.locations import Locations
 from kernbench.ttir.module import Attribute, Site
-from kernbench.ttir.tokens import TextError, Token, tokens
+from kernbench.ttir.tokens import TextError, Token, tokens, unquoted
 from kernbench.ttir.types import SCALARS, Descriptor, Pointer, Type
 
 END: Final = Token("end", "", 0, first=True)
@@ -216,7 +216,7 @@ def _attribute(parts: Sequence[Token]) -> Attribute:
     if first == "dense":
         return text
     if parts and parts[0].kind == "string":
-        return first[1:-1].encode().decode("unicode_escape")
+        return unquoted(first)
     bare = [token.text for token in _until(parts, ":")]
     if len(bare) == 1:
         number = _number(bare[0])

@@ -1,10 +1,24 @@
 """Places in the source of a kernel, as the text of Triton's IR gives them."""
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
 from kernbench.ttir.module import Site
-from kernbench.ttir.tokens import Token
+from kernbench.ttir.tokens import Token, quoted, unquoted
+
+_FIRST: Final = re.compile(r'^#loc = loc\(("(?:[^"\\\n]|\\.)*"):', re.MULTILINE)
+"""The place of the module, which is that of the kernel."""
+
+
+def in_file(text: str, file: str) -> str:
+    """Returns a text whose places in the kernel's own file are places in another one.
+
+    Triton's cache on disk knows a kernel by its source and its line, not by its file: of a copy of
+    a program, it returns the text with the places of the original.
+    """
+    first = _FIRST.search(text)
+    return text if first is None else text.replace(f"{first[1]}:", f"{quoted(file)}:")
 
 
 class Locations:
@@ -54,7 +68,7 @@ class Locations:
             if len(words) > 1 and words[1].text == "(":
                 return self.sites(words[2:-1])
             numbers = [int(word.text) for word in words[1:] if word.kind == "number"]
-            return (Site(first.text[1:-1], *numbers[:2]),) if numbers else ()
+            return (Site(unquoted(first.text), *numbers[:2]),) if numbers else ()
         if first.text == "callsite":
             inner = words[2:-1]
             middle = _outside(inner, "at")

@@ -18,7 +18,7 @@ from kernbench.ttir.module import (
     Successor,
     Value,
 )
-from kernbench.ttir.tokens import TextError
+from kernbench.ttir.tokens import TextError, unquoted
 from kernbench.ttir.types import Type
 
 
@@ -205,7 +205,7 @@ class _Reader(Cursor):
             else:
                 self._at += 1
                 if token.kind != "sign":
-                    words.append(token.text.strip('"'))
+                    words.append(unquoted(token.text) if token.kind == "string" else token.text)
         if types.left:
             attributes["left"] = types.left
         operation.operands, operation.words, operation.attributes = operands, words, attributes

@@ -40,6 +40,26 @@ _KINDS: Final = {
 }
 _TOKEN: Final = re.compile("|".join(f"(?P<{kind}>{regex})" for kind, regex in _KINDS.items()))
 _BLANK: Final = re.compile(r"[ \t\r]*")
+_ESCAPED: Final = re.compile(rb"\\(?:([0-9A-Fa-f]{2})|(.))", re.DOTALL)
+_TO_ESCAPE: Final = re.compile(rb"[^ -~]|[\\\"]")
+
+
+def unquoted(text: str) -> str:
+    """Returns what a word of the kind `string` says.
+
+    MLIR writes bytes that are no plain ASCII as a backslash and two hexadecimal digits.
+    """
+
+    def byte(found: re.Match[bytes]) -> bytes:
+        return bytes([int(found[1], 16)]) if found[1] else found[2]
+
+    return _ESCAPED.sub(byte, text[1:-1].encode()).decode(errors="replace")
+
+
+def quoted(text: str) -> str:
+    """Returns the word of the kind `string` that says a text; undoes `unquoted`."""
+    escaped = _TO_ESCAPE.sub(lambda found: b"\\%02X" % found[0][0], text.encode())
+    return f'"{escaped.decode()}"'
 
 
 def tokens(text: str) -> list[Token]:

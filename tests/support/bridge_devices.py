@@ -53,15 +53,16 @@ def on_ranks(
     return [results[rank] for rank in sorted(results)]
 
 
-def in_main(work: Callable[[], Any]) -> Any:
+def in_main(work: Callable[[], Any], machine: str = _MACHINE) -> Any:
     """Runs a function as a program without ranks, and returns what it returns.
 
     Args:
         work: The function.
+        machine: Name of the machine file.
     """
     from kernbench.bridge import bridged
 
-    topology = load_topology(_MACHINE).topology_obj
+    topology = load_topology(machine).topology_obj
     engine = GraphEngine(topology, enable_data=False, moves_at_call=True)
     with RuntimeContext(engine=engine, quiet=True), bridged(data=True) as run, run.main():
         return work()

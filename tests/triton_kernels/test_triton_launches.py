@@ -1,7 +1,9 @@
 """Kernels of Triton, compiled by Triton, on simulated devices."""
 
+import runpy
 import sys
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -286,6 +288,36 @@ def test_what_a_kernel_may_not_do_is_told_with_the_programs_line(work: Any, said
     assert said in text
     assert "# launched" in text
     assert "site-packages" not in text
+
+
+def test_a_mistake_in_a_copy_of_a_program_is_told_with_the_copys_line(tmp_path: Path) -> None:
+    source = (
+        "import triton\nimport triton.language as tl\n\n\n@triton.jit\n"
+        f"def beyond(x):\n    tl.store(x + 4, 1.0)  # {tmp_path}\n"  # compiled in no run before
+    )
+
+    def told(file: Path) -> str:
+        file.parent.mkdir()
+        file.write_text(source)
+        beyond = runpy.run_path(str(file))["beyond"]
+        with pytest.raises((SpawnException, KernbenchError)) as failed:
+            alone(lambda: beyond[(1,)](torch.zeros(4, device="cuda")))
+        return str(failed.value)
+
+    for file in (tmp_path / "first" / "a.py", tmp_path / "été" / "b.py"):
+        text = told(file)
+        assert f"{file.parent.name}/{file.name}:7:5: tl.store(x + 4, 1.0)" in text
+
+
+def test_a_pe_has_the_shared_memory_of_its_machine() -> None:
+    def work() -> dict[str, int]:
+        utilities = triton.runtime.driver.active.utils
+        return dict(utilities.get_device_properties(0))
+
+    expected = {"max_num_regs": 65536, "warpSize": 32}  # CUDA C++ Programming Guide: 227, 163 KiB
+    assert alone(work) == expected | {"max_shared_mem": 232448, "multiprocessor_count": 132}
+    of_a100 = in_main(work, machine="a100x8")
+    assert of_a100 == expected | {"max_shared_mem": 166912, "multiprocessor_count": 108}
 
 
 def test_the_tensor_of_another_rank_is_refused() -> None:

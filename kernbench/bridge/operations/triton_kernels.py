@@ -15,6 +15,7 @@ from kernbench.bridge.distributed.works import unseen
 from kernbench.bridge.tensors.storages import ADDRESS, STORAGES, Held, hold
 from kernbench.errors import KernbenchError, call_site, not_simulated, site_fact
 from kernbench.isolation.replaced import WhenImported
+from kernbench.kernels.grids import LANES
 from kernbench.process.act import Entered, Span, act
 from kernbench.sim_engine.engine import Hold
 from kernbench.triton import registering
@@ -23,10 +24,6 @@ from kernbench.ttir.memory import Allocation, Memory
 
 _CACHE: Final = 256 << 20
 """Bytes that Triton clears before each measured run."""
-
-_MEMORY: Final = {"max_shared_mem": 232448, "max_num_regs": 65536, "warpSize": 32}
-"""Of a multiprocessor since compute capability 9.0, in bytes, registers and threads (CUDA C++
-Programming Guide, "Compute Capabilities")."""
 
 
 class Place:
@@ -90,7 +87,14 @@ class SimulatedDevices:
     def properties(self, device: int) -> Mapping[str, int]:
         """See `Devices`."""
         known = get_device_properties(device)
-        return {**_MEMORY, "multiprocessor_count": known.multi_processor_count}
+        rank = this_rank()
+        limits = rank.process.engine.devices[rank.sip].library.sip.pe.programs
+        return {
+            "max_shared_mem": limits.shared - limits.reserved,
+            "max_num_regs": limits.registers,
+            "warpSize": LANES,
+            "multiprocessor_count": known.multi_processor_count,
+        }
 
     def torch_device(self) -> Any:
         """See `Devices`."""
