@@ -54,8 +54,9 @@ def test_a_sum_that_misses_a_rank_is_told() -> None:
     xml.gpus[1][0][1].set("srcoff", "1")  # rank 1 adds chunk 1 in place of chunk 0
     first = next(f for f in verdict_of(xml).findings if f.kind == "result")
     assert first.text == (
-        "a.xml: rank 0 ends with a wrong o[0]: misses rank 1's chunk 0; has rank 1's chunk 1 "
-        "[in place]"
+        "a.xml: rank 0 ends with a wrong o[0]: misses rank 1's chunk 0; has rank 1's chunk 1; "
+        # The first line is algo's, then gpu, tb and a line a step.
+        "last written by a.xml:7:7: rank 0 block 0 step 3 (rcs -> o[0]) [in place]"
     )
 
 
