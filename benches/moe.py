@@ -3,13 +3,13 @@
 Flags, after `--`: `--ep` ranks hold different ones of `--experts` experts, and `--etp` ranks parts
 of the same ones. Each of all these ranks has `--tokens` tokens, `--hidden` wide, each of which
 passes `--topk` experts, `--ffn` wide. `--dispatcher` is `alltoall` or `allgather`, `--routing` a
-name that `kernbench run --routing` takes, or `all`: `W0` to `W7`. A forward and a backward pass are
-timed after one that warms up. `dispatch`, `experts` and `combine` are times of the forward pass in
-which its commands are under way, exchanges from when a rank comes to them; all are means of the
-ranks. `exposed` is communication of both passes while no kernel runs. `sent` is counted in the log,
-`formula` computed from the routing: with r rows that leave a rank or come to it, each way sends r x
-hidden, and with alltoall a weight for each row that leaves, forward, or comes, backward; forward,
-the counts of all experts go around.
+name that `kernbench run --routing` takes, or `all`: `W0` to `W7`; without it, that of the run, or
+else all. A forward and a backward pass are timed after one that warms up. `dispatch`, `experts` and
+`combine` are times of the forward pass in which its commands are under way, exchanges from when a
+rank comes to them; all are means of the ranks. `exposed` is communication of both passes while no
+kernel runs. `sent` is counted in the log, `formula` computed from the routing: with r rows that
+leave a rank or come to it, each way sends r x hidden, and with alltoall a weight for each row that
+leaves, forward, or comes, backward; forward, the counts of all experts go around.
 """
 
 from collections.abc import Iterable, Sequence
@@ -64,11 +64,15 @@ class Flags:
         return ALL if self.routing == "all" else (self.routing,)
 
 
-def parse(argv: list[str]) -> Flags:
+def parse(argv: list[str], of_run: str | None = None) -> Flags:
     """Returns the flags.
 
+    Args:
+        argv: What follows `--`.
+        of_run: The routing of the run, which takes the place of the flag; None for none.
+
     Raises:
-        UsageError: If one is unknown, or they do not fit each other.
+        UsageError: If one is unknown, or they do not fit each other or the run.
     """
     flags = Parser(prog="moe", allow_abbrev=False)
     add = flags.add_argument
@@ -80,8 +84,14 @@ def parse(argv: list[str]) -> Flags:
     add("--ffn", type=positive, default=2048, metavar="N", help="width of experts: 2048")
     add("--tokens", type=positive, default=4096, metavar="N", help="of each rank: 4096")
     add("--dispatcher", choices=("alltoall", "allgather"), default="alltoall", help="alltoall")
-    add("--routing", default="all", metavar="NAME|FILE", help="what tokens choose: all, W0 to W7")
-    given = Flags(**vars(flags.parse_args(argv)))
+    add("--routing", metavar="NAME|FILE", help="what tokens choose: all, W0 to W7, or the run's")
+    read = flags.parse_args(argv)
+    if None not in (read.routing, of_run):
+        raise UsageError(
+            f"moe: --routing {read.routing} after --, {of_run} before it: expected one of them"
+        )
+    read.routing = read.routing or of_run or "all"
+    given = Flags(**vars(read))
     require_multiple("moe", "--experts", given.experts, "--ep", given.ep)
     require_multiple("moe", "--ffn", given.ffn, "--etp", given.etp)
     if given.topk > given.experts // 2:
@@ -252,7 +262,7 @@ def _sent(records: Sequence[Any], mine: Sequence[Any], rank: int) -> int:
 
 def run(ctx: RuntimeContext) -> int:
     """Runs the bench."""
-    flags = parse(ctx.argv)
+    flags = parse(ctx.argv, ctx.spec.routing)
     machine = ctx.engine.topology.name
     require_ranks("moe", flags.ranks, f"--ep x --etp {flags.ranks}", machine, len(ctx.devices))
     if not ctx.engine.timed:

@@ -1,4 +1,4 @@
-"""`kernbench collective show`, `time` and `write`."""
+"""`kernbench collective show`, `time`, `write` and `search`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -118,9 +118,9 @@ def search_schedule(operation: str, ranks: int, machine: str, size: str, out: Pa
         UnsupportedError: If the operation is not searched.
     """
     topology = load_topology(machine).topology_obj
-    nbytes = _sizes(size, size, 2)[0]
     rounds = gathering_rounds(topology, ranks)
     plan = plan_for(operation, rounds, ranks)
+    nbytes = _sizes(size, size, 2, operation, ranks)[0]
     with replacing(out) as stream:
         stream.write(as_xml(f"{operation}_{topology.machine.system.name}", operation, [plan]))
     halves = HALVES[operation]
@@ -152,6 +152,7 @@ def time_file(path: Path, machine: str, sizes: tuple[str, str, int]) -> None:
     """
     file, topology = load(path), load_topology(machine).topology_obj
     _check_ranks(file.ranks, topology)
+    steps = _sizes(*sizes, file.operation, file.ranks)
     chosen = _chosen(file, module_of(path), topology)
     choices = Choices(None, (), topology)
     system = topology.machine.system
@@ -162,7 +163,7 @@ def time_file(path: Path, machine: str, sizes: tuple[str, str, int]) -> None:
         f"# {'(B)':>12} {'(us)':>12} {'(GB/s)':>9}   {'':<20} {'(us)':>12}",
     ]
     print("\n".join(lines))
-    for size in _sizes(*sizes):
+    for size in steps:
         mine = _time(topology, chosen, file, size)
         library = choices.choose(file.operation, size, range(file.ranks))
         theirs = _time(topology, library, file, size)
@@ -175,16 +176,31 @@ def time_file(path: Path, machine: str, sizes: tuple[str, str, int]) -> None:
         )
 
 
-def _sizes(least: str, most: str, factor: int) -> Sequence[int]:
+def _sizes(least: str, most: str, factor: int, operation: str, ranks: int) -> Sequence[int]:
+    """Returns sizes in bytes, each cut to whole elements of float32 for each block.
+
+    Raises:
+        UsageError: If a size is none, too small for an element a block, or larger than the last.
+    """
     try:
-        size, last = parse_bytes(_spelt(least)), parse_bytes(_spelt(most))
+        size, last = int(parse_bytes(_spelt(least))), int(parse_bytes(_spelt(most)))
     except ValueError as error:
         raise UsageError(f"-b, -e: {error}") from None
+    unit = dtypes.float32.itemsize * _blocks(operation, ranks)
+    if size < unit:
+        raise UsageError(f"-b: expected at least {unit} bytes, a float32 a block; got {size}")
+    if last < size:
+        raise UsageError(f"-e: expected at least the size of -b, {size} bytes; got {last}")
     found = []
     while size <= last:
-        found.append(int(size))
-        size = type(size)(size * factor)
+        found.append(size // unit * unit)
+        size *= factor
     return found
+
+
+def _blocks(operation: str, ranks: int) -> int:
+    """Returns into how many blocks the whole size of an operation is cut."""
+    return 1 if OPERATIONS[operation].blocks == "one" else ranks
 
 
 def _spelt(text: str) -> str:
@@ -215,8 +231,9 @@ def _time(topology: Topology, chosen: Chosen, file: Blocks, size: int) -> int:
     """Returns the picoseconds of a collective whose ranks begin at once, on an idle machine."""
     n, dtype = file.ranks, dtypes.float32
     what = OPERATIONS[file.operation]
-    each = size // dtype.itemsize // (1 if what.blocks == "one" else n)
-    row = (each,) * (1 if what.blocks == "one" else n)
+    blocks = _blocks(file.operation, n)
+    each = size // dtype.itemsize // blocks
+    row = (each,) * blocks
     sizes = (row,) * n if what.blocks == "pairs" else row
     engine = GraphEngine(topology, False)
     model = CollectiveModel(engine)
@@ -225,8 +242,7 @@ def _time(topology: Topology, chosen: Chosen, file: Blocks, size: int) -> int:
     collective = Collective(model, model.prepare(shape), reduction)
     commands = []
     for rank in range(n):
-        blocks = what.given(rank, n, 0), what.taken(rank, n, 0)
-        counts = [each * len(given) for given in blocks]
+        counts = [each * len(one) for one in (what.given(rank, n, 0), what.taken(rank, n, 0))]
         hbm = engine.devices[rank].hbm
         views = [
             View(Storage(hbm, max(4, 4 * count), "x", None).buffer, dtype, (count,), (1,), 0)

@@ -11,16 +11,20 @@
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from kernbench.config.near import did_you_mean
 from kernbench.routing.choices import Array, Asked, Choices, Routing, RoutingError, spread
 
 SCHEMA: Final = 1
+
+_HEADER: Final = ("schema", "experts", "topk", "tokens_per_rank")
+_ROW: Final = ("step", "layer", "rank", "experts", "counts", "gates")
 
 _SUM: Final = 1e-3
 """How far the gates of a token may be from 1 in all: those of 16-bit floats are rounded."""
@@ -95,31 +99,57 @@ def read_routing(path: str) -> Recorded:
     """Reads a file.
 
     Raises:
-        RoutingError: If it is not well formed; with the number of the line.
+        RoutingError: If it cannot be read, or is not well formed; with the number of the line.
     """
     rows: dict[tuple[int, int, int], Choices] = {}
     header: _Header | None = None
-    with Path(path).open(encoding="utf-8") as file:
-        for number, text in enumerate(file, 1):
-            if not text.strip():
-                continue
-            where = f"{path}:{number}"
-            try:
-                line = json.loads(text)
-            except ValueError as error:
-                raise RoutingError(f"{where}: no JSON: {error}") from None
-            if not isinstance(line, dict):
-                raise RoutingError(f"{where}: expected an object of JSON, got {line!r:.40}")
-            if header is None:
-                header = _header_of(line, where)
-                continue
-            whose = tuple(_whole(line, name, where) for name in ("step", "layer", "rank"))
-            if whose in rows:
-                raise RoutingError(f"{where}: step, layer and rank {whose} are there twice")
-            rows[whose[0], whose[1], whose[2]] = _choices_of(line, whose[2], header, where)
+    for where, line in _lines_of(path):
+        _check_names(line, _HEADER if header is None else _ROW, where)
+        if header is None:
+            header = _header_of(line, where)
+            continue
+        whose = tuple(_whole(line, name, where) for name in ("step", "layer", "rank"))
+        if whose in rows:
+            raise RoutingError(f"{where}: step, layer and rank {whose} are there twice")
+        rows[whose[0], whose[1], whose[2]] = _choices_of(line, whose[2], header, where)
     if header is None:
         raise RoutingError(f"{path}: no header")
     return Recorded(path, header, rows)
+
+
+def _lines_of(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the objects of a file, each with its place."""
+    try:
+        with Path(path).open("rb") as file:
+            for number, text in enumerate(file, 1):
+                if text.strip():
+                    where = f"{path}:{number}"
+                    yield where, _object_of(text, where)
+    except OSError as error:
+        raise RoutingError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _object_of(text: bytes, where: str) -> dict[str, Any]:
+    try:
+        line = json.loads(text.decode())
+    except UnicodeDecodeError as error:
+        raise RoutingError(f"{where}: expected UTF-8; byte {error.start} is none") from None
+    except ValueError as error:
+        raise RoutingError(f"{where}: no JSON: {error}") from None
+    except RecursionError:
+        raise RoutingError(f"{where}: expected lists in an object, got deeper nesting") from None
+    if not isinstance(line, dict):
+        raise RoutingError(f"{where}: expected an object of JSON, got {line!r:.40}")
+    return line
+
+
+def _check_names(line: Mapping[str, Any], known: Sequence[str], where: str) -> None:
+    for name in line:
+        if name not in known:
+            raise RoutingError(
+                f"{where}: expected fields of {', '.join(known)}; got {name!r:.40}",
+                hint=did_you_mean(name, known),
+            )
 
 
 def write_routing(
@@ -174,6 +204,8 @@ def _choices_of(line: Mapping[str, Any], rank: int, header: _Header, where: str)
     shape = header.tokens[rank], header.topk
     if ("experts" in line) == ("counts" in line):
         raise RoutingError(f"{where}: expected either experts or counts")
+    if "counts" in line and "gates" in line:
+        raise RoutingError(f"{where}: gates: expected them beside experts, not counts")
     if "counts" in line:
         counts = _array(line["counts"], (header.experts,), "counts", np.int64, where)
         if counts.sum() != shape[0] * shape[1] or counts.min() < 0 or counts.max() > shape[0]:
@@ -211,10 +243,15 @@ def _choices_of(line: Mapping[str, Any], rank: int, header: _Header, where: str)
 
 
 def _array(value: Any, shape: tuple[int, ...], name: str, dtype: Any, where: str) -> Array:
+    """Returns nested lists of numbers as an array; `[]` is one of any shape without elements."""
     try:
-        found = np.array(value, dtype=np.float64).reshape(shape if 0 in shape else (-1, *shape[1:]))
-    except (TypeError, ValueError):
-        found = np.empty(0)
-    if found.shape != shape or (dtype is np.int64 and not (found == np.floor(found)).all()):
-        raise RoutingError(f"{where}: {name}: expected numbers of shape {list(shape)}")
+        found = np.array(value)
+    except ValueError:
+        found = np.empty(0, np.object_)
+    if found.size == 0 and 0 in shape:
+        found = np.empty(shape, dtype)
+    kinds = "iu" if dtype is np.int64 else "iuf"
+    if found.shape != shape or found.dtype.kind not in kinds:
+        kind = "whole numbers" if dtype is np.int64 else "numbers"
+        raise RoutingError(f"{where}: {name}: expected {kind} of shape {list(shape)}")
     return found.astype(dtype)

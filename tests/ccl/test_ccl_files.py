@@ -54,8 +54,9 @@ def test_a_sum_that_misses_a_rank_is_told() -> None:
     xml.gpus[1][0][1].set("srcoff", "1")  # rank 1 adds chunk 1 in place of chunk 0
     first = next(f for f in verdict_of(xml).findings if f.kind == "result")
     assert first.text == (
-        "a.xml: rank 0 ends with a wrong o[0]: misses rank 1's chunk 0; has rank 1's chunk 1 "
-        "[in place]"
+        "a.xml: rank 0 ends with a wrong o[0]: misses rank 1's chunk 0; has rank 1's chunk 1; "
+        # The first line is algo's, then gpu, tb and a line a step.
+        "last written by a.xml:7:7: rank 0 block 0 step 3 (rcs -> o[0]) [in place]"
     )
 
 
@@ -140,6 +141,10 @@ CHANGES = {
     "rank": ((1,), {"id": "2"}, "expected ranks in order, here 1; got 2"),
     "typo": ((1, 0), {"chann": "0"}, "did you mean `chan`?"),
     "operation": ((), {"coll": "allreduc"}, "did you mean `allreduce`?"),
+    "flag": ((1, 0, 0), {"hasdep": "yes"}, "step 0 hasdep: expected 0 or 1; got 'yes'"),
+    "long number": ((1, 0, 0), {"cnt": "9" * 5000}, "step 0 cnt: expected a number from 1 on"),
+    "chunks": ((), {"nchunksperloop": "4000000000000"}, "1048576 chunks for each of 4 ranks"),
+    "scratch": ((1,), {"s_chunks": "4000000000000"}, "rank 1 s_chunks: expected at most 1048576"),
     "mode": ((), {"inplace": "0"}, "expected inplace or outofplace to be 1"),
 }
 
@@ -181,6 +186,19 @@ def test_a_wait_for_a_step_that_nobody_publishes_is_told() -> None:
         step.set("hasdep", "0")
     with pytest.raises(ConfigError, match="block 0 has none from 1 on"):
         blocks_of(xml)
+
+
+def test_copies_inside_a_block_are_passed_over_and_move_no_step() -> None:
+    xml = ccl_files.all_pairs_all_reduce(2)  # its blocks wait for each other's steps
+    plain = blocks_of(xml)
+    for gpu in xml.gpus:
+        for tb in gpu:
+            tb.insert(0, ET.Element("copy", i_off="0", o_off="0"))
+    found = blocks_of(xml)
+    assert found.notes == ("4 <copy> elements are passed over, as RCCL does",)
+    after = [[step.after for _, _, step in file.steps] for file in (plain, found)]
+    assert after[0] == after[1]
+    assert any(after[0])
 
 
 def test_limits_of_a_library_are_notes() -> None:

@@ -45,6 +45,39 @@ def test_a_file_takes_as_long_as_the_algorithm_that_it_was(ring: Path) -> None:
     assert text.splitlines()[-1].split()[-3:] == ["ring", "71.07", "1.00"]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        (("-b", "0"), "-b: expected at least 4 bytes, a float32 a block; got 0"),
+        (("-b", "3"), "-b: expected at least 4 bytes, a float32 a block; got 3"),
+        (("-b", "2K", "-e", "1K"), "-e: expected at least the size of -b, 2048 bytes; got 1024"),
+        (("-b", "many"), "expected a number and a unit, such as '32 MiB'; got 'many'"),
+    ],
+)
+def test_sizes_that_cannot_be_timed_are_refused(
+    ring: Path, sizes: tuple[str, ...], said: str
+) -> None:
+    code, text = kernbench("time", ring, *sizes)
+    assert code == 2
+    assert said in text
+    assert "#" not in text  # nothing of a table before the mistake is told
+
+
+def test_a_size_is_that_of_whole_elements_and_search_writes_no_file_without_one(
+    ring: Path, tmp_path: Path
+) -> None:
+    code, text = kernbench("time", ring, "--topology", "sip8", "-b", "1023", "-e", "1023")
+    assert code == 0
+    assert text.splitlines()[-1].split()[0] == "1020"
+    out = tmp_path / "none.xml"
+    code, text = kernbench(
+        "search", "--ranks", 4, "-o", out, "--operation", "all_gather", "-b", "0"
+    )
+    assert code == 2
+    assert "-b: expected at least 16 bytes, a float32 a block; got 0" in text
+    assert not out.exists()
+
+
 def test_more_ranks_than_sips_are_refused(ring: Path) -> None:
     code, text = kernbench("write", "ring", "--ranks", 9, "-o", ring)
     assert code == 2

@@ -1,6 +1,7 @@
 """The bench of layers of experts: what it counts is what its formula says."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,15 @@ def test_the_more_rows_the_busiest_has_the_longer_a_layer_takes(tmp_path: Path) 
         (row,) = _routings(*SMALL, "--routing", str(path))
         times.append(row["forward_us"])
     assert times == sorted(times)
+
+
+def test_the_routing_of_the_run_is_the_one_that_is_measured() -> None:
+    spec = RunSpec(topology="h200x8", data=False, bench="moe", arguments=SMALL, routing="W5")
+    document = run_once(spec, quiet=True).document
+    assert document is not None
+    assert [row["routing"] for row in document["results"][0]["routings"]] == ["W5"]
+    outcome = run_once(replace(spec, arguments=(*SMALL, "--routing", "W1")), quiet=True)
+    assert "--routing W1 after --, W5 before it: expected one of them" in str(outcome.error)
 
 
 def test_flags_that_do_not_fit_are_refused() -> None:

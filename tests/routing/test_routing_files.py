@@ -47,8 +47,18 @@ GOOD = [[0, 1], [1, 2], [2, 3]]
     [
         ({"experts": [[0, 1], [1, 1], [2, 3]]}, "r:2: token 1 chooses an expert twice: [1, 1]"),
         ({"experts": [[0, 1], [1, 2], [2, 4]]}, "r:2: token 2 chooses [2, 4] of 4"),
-        ({"experts": GOOD[:2]}, "experts: expected numbers of shape [3, 2]"),
-        ({"experts": [[0, 1], [1, 2], [2.5, 3]]}, "expected numbers of shape [3, 2]"),
+        ({"experts": GOOD[:2]}, "experts: expected whole numbers of shape [3, 2]"),
+        ({"experts": [[0, 1], [1, 2], [2.5, 3]]}, "expected whole numbers of shape [3, 2]"),
+        ({"experts": [0, 1, 1, 2, 2, 3]}, "expected whole numbers of shape [3, 2]"),
+        ({"experts": [["0", "1"]] * 3}, "expected whole numbers of shape [3, 2]"),
+        ({"experts": [[0, 1], [1, 2], [2]]}, "expected whole numbers of shape [3, 2]"),
+        ({"experts": [[0, 1], [1, 2], [2, 10**400]]}, "expected whole numbers of shape [3, 2]"),
+        ({"counts": [[2, 2], [1, 1]]}, "counts: expected whole numbers of shape [4]"),
+        (
+            {"counts": [2, 2, 1, 1], "gates": [[0.5, 0.5]] * 3},
+            "gates: expected them beside experts",
+        ),
+        ({"experts": GOOD, "gate": [[0.5, 0.5]] * 3}, "got 'gate'\n  hint: did you mean `gates`?"),
         ({"counts": [3, 1, 1, 0]}, "counts add up to 5, the largest is 3"),
         ({"counts": [4, 1, 1, 0]}, "counts add up to 6, the largest is 4"),
         ({"counts": [3, 3, 1, -1]}, "counts add up to 6"),
@@ -73,6 +83,7 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
     for lines, said in (
         ([], "no header"),
         ([{**HEADER, "schema": 2}], "schema: expected 1, got 2"),
+        ([{**HEADER, "top_k": 2}], "got 'top_k'"),
         ([{**HEADER, "topk": 5}], "topk 5 of 4 experts"),
         ([[1]], "expected an object"),
         ([HEADER, row, row], r"\(0, 0, 0\) are there twice"),
@@ -82,6 +93,13 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
     (tmp_path / "r").write_text("{", encoding="utf-8")
     with pytest.raises(RoutingError, match="r:1: no JSON"):
         routing_of(str(tmp_path / "r"))
+    for content, said in (
+        (b"\n\xff\xfe\n", "r:2: expected UTF-8; byte 0 is none"),
+        (b"[" * 100_000, "r:1: expected lists in an object, got deeper nesting"),
+    ):
+        (tmp_path / "r").write_bytes(content)
+        with pytest.raises(RoutingError, match=said):
+            routing_of(str(tmp_path / "r"))
 
 
 @pytest.mark.parametrize(

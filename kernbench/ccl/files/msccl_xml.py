@@ -73,6 +73,12 @@ _LIMITS: Final = (
 )
 """What RCCL's kernel has room for (`msccl_struct.h` of 0cbce2a7)."""
 
+_DIGITS: Final = 20
+"""Digits that no number of a file needs."""
+
+_MOST_CHUNKS: Final = 1 << 22
+"""Chunks of the buffers of all ranks together that a proof has memory for."""
+
 
 @dataclass(slots=True)
 class _Element:
@@ -80,6 +86,10 @@ class _Element:
     mark: Mark
     given: dict[str, str]
     inside: list["_Element"] = field(default_factory=list)
+
+    def all(self, tag: str) -> list["_Element"]:
+        """Returns the elements of a kind that stand right inside it."""
+        return [one for one in self.inside if one.tag == tag]
 
 
 class _Tree:
@@ -160,7 +170,7 @@ class _Reader:
         if text is None:
             return default
         try:
-            number = int(text) if len(text) < 20 else None
+            number = int(text) if len(text) < _DIGITS else None
         except ValueError:
             number = None
         if number is None or number < least:
@@ -185,7 +195,7 @@ class _Reader:
             problems.add(root.mark, "F12", "nchunksperloop", text)
         least = self.number(root, "minBytes", "")
         most = self.number(root, "maxBytes", "", default=1 << 62)
-        gpus = [one for one in root.inside if one.tag == "gpu"]
+        gpus = root.all("gpu")
         notes = self._notes(gpus)
         self._ids(gpus, root, ranks)
         problems.check()
@@ -194,6 +204,7 @@ class _Reader:
             where = f"rank {rank}"
             extents.append(Extents(*(self.number(gpu, f"{b}_chunks", where) for b in "ios")))
             blocks.append(self._blocks(rank, gpu, ranks))
+        self._check_room(root, gpus, chunks, extents)
         problems.check()
         file = Blocks(
             problems.path,
@@ -212,6 +223,19 @@ class _Reader:
         problems.check()
         return file
 
+    def _check_room(
+        self, root: _Element, gpus: list[_Element], chunks: int, extents: list[Extents]
+    ) -> None:
+        most = _MOST_CHUNKS // len(gpus)
+        expected = f"expected at most {most} chunks for each of {len(gpus)} ranks"
+        if chunks > most:
+            self.problems.add(root.mark, "F3", "nchunksperloop", f"{expected}; got {chunks}")
+        for rank, (gpu, own) in enumerate(zip(gpus, extents, strict=True)):
+            for name, many in zip(Extents._fields, own, strict=True):
+                if many > most:
+                    where = f"rank {rank} {name}_chunks"
+                    self.problems.add(gpu.mark, "F3", where, f"{expected}; got {many}")
+
     def _modes(self) -> tuple[Mode, ...]:
         inside = self.number(self.root, "inplace", "") > 0
         outside = self.number(self.root, "outofplace", "", default=int(not inside)) > 0
@@ -226,23 +250,30 @@ class _Reader:
         copies = sum(each.tag == "copy" for each in inside)
         copies += sum(each.tag == "copy" for tb in inside for each in tb.inside)
         notes = [f"{copies} <copy> elements are passed over, as RCCL does"] if copies else []
-        tbs = [tb for tb in inside if tb.tag == "tb"]
+        blocks = [gpu.all("tb") for gpu in gpus]
+        tbs = [tb for each in blocks for tb in each]
         channels: dict[tuple[int, str], int] = {}
-        for rank, gpu in enumerate(gpus):
-            for tb in gpu.inside:
-                key = rank, tb.given.get("chan", "")
+        for rank, each in enumerate(blocks):
+            for tb in each:
+                key = rank, tb.given["chan"]
                 channels[key] = channels.get(key, 0) + 1
-        steps = [step for tb in tbs for step in tb.inside]
+        steps = [tb.all("step") for tb in tbs]
         most = (
-            max((sum(each.tag == "tb" for each in gpu.inside) for gpu in gpus), default=0),
-            max((len(tb.inside) for tb in tbs), default=0),
+            max(map(len, blocks), default=0),
+            max(map(len, steps), default=0),
             max(channels.values(), default=0),
-            max((int(cnt) for one in steps if (cnt := one.given["cnt"]).isdecimal()), default=0),
+            max((self._count(one) for each in steps for one in each), default=0),
         )
         for (what, limit), number in zip(_LIMITS, most, strict=True):
             if number > limit:
                 notes.append(f"RCCL has room for {limit} {what}; the file has {number}")
         return notes
+
+    @staticmethod
+    def _count(step: _Element) -> int:
+        """Returns the chunks of a step; 0 for what is no number, which is told elsewhere."""
+        text = step.given["cnt"]
+        return int(text) if text.isdecimal() and len(text) < _DIGITS else 0
 
     def _ids(self, gpus: list[_Element], root: _Element, ranks: int) -> None:
         ids = [self.number(gpu, "id", "<gpu>") for gpu in gpus]
@@ -255,7 +286,7 @@ class _Reader:
             self.problems.add(root.mark, "F12", "<algo>", text)
 
     def _blocks(self, rank: int, gpu: _Element, ranks: int) -> tuple[Block, ...]:
-        tbs = [each for each in gpu.inside if each.tag == "tb"]
+        tbs = gpu.all("tb")
         numbers = [self.number(tb, "id", f"rank {rank} <tb>") for tb in tbs]
         place = {number: index for index, number in enumerate(numbers)}
         if len(place) < len(tbs):
@@ -267,7 +298,8 @@ class _Reader:
                 seen.add(number)
             return ()
         publishers = [
-            [s for s, one in enumerate(tb.inside) if one.given.get("hasdep") == "1"] for tb in tbs
+            [s for s, one in enumerate(tb.all("step")) if one.given.get("hasdep") == "1"]
+            for tb in tbs
         ]
         found = []
         for index, (tb, number) in enumerate(zip(tbs, numbers, strict=True)):
@@ -281,7 +313,7 @@ class _Reader:
                 peers.append(peer)
             steps = tuple(
                 self._step(one, f"{where} step {s}", s, place, publishers, index)
-                for s, one in enumerate(each for each in tb.inside if each.tag == "step")
+                for s, one in enumerate(tb.all("step"))
             )
             channel = self.number(tb, "chan", where)
             found.append(Block(rank, number, peers[0], peers[1], channel, steps, tb.mark.line))
@@ -319,7 +351,11 @@ class _Reader:
         if block != NOBODY:
             step = self.number(element, "deps", where, NOBODY, NOBODY)
             after = self._after(mark, where, block, step, place, publishers, own)
-        publishes = given.get("hasdep") == "1"
+        hasdep = given.get("hasdep", "0")
+        if hasdep not in {"0", "1"}:
+            text = f"expected 0 or 1; got {short(hasdep)!r}"
+            problems.add(mark, "F2", f"{where} hasdep", text)
+        publishes = hasdep == "1"
         return Step(name, places[0], places[1], count, after, publishes, mark.line, mark.column)
 
     def _after(

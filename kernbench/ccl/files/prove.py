@@ -250,7 +250,13 @@ class _Proof:
                 wanted = self._sums.number(tuple((r * chunks + c, 1) for r, c in terms))
                 has = self._values[rank][first + chunk]
                 if has != wanted:
-                    self._note("result", self._differs(rank, chunk, has, wanted))
+                    text = self._differs(rank, chunk, has, wanted)
+                    self._note("result", text + self._last_write(rank, first + chunk))
+
+    def _last_write(self, rank: int, at: int) -> str:
+        """Returns which step wrote a chunk last; nothing if the chunk has what it began with."""
+        last = self._written[rank][at]
+        return f"; last written by {self.file.where(self._every[last[0]], last[2])}" if last else ""
 
     def _differs(self, rank: int, chunk: int, has: int, wanted: int) -> str:
         place = f"{self.file.path}: rank {rank} ends with a wrong o[{chunk}]: "
