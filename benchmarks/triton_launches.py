@@ -15,7 +15,7 @@ from typing import Any
 
 import _measure
 
-PROGRAM = Path(__file__).parent / "programs" / "triton_kernels.py"
+PROGRAM = Path(__file__).parent / "programs" / "triton_launches.py"
 ROWS, PART = 4096, 256
 CASES = (
     ("GEMM 512^3, fp32, tiles 64 x 64 x 32", "gemm", 512, 512, 6.0, 100.0),
