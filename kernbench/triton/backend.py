@@ -143,7 +143,7 @@ class Launcher:
 
         Args:
             x: Extents of the grid, as `y` and `z`.
-            stream: The current stream, which the device knows itself.
+            stream: The current stream; a compiled kernel can be given another one.
             function: What `load_binary` has returned.
             packed: What Triton's own launcher needs of the metadata.
             told: What the hooks are told.
@@ -153,10 +153,16 @@ class Launcher:
 
         Raises:
             LaunchError: If the grid is too large for a device (K1).
+            UnsupportedError: If the stream is not the current one.
         """
-        del stream, packed
+        del packed
         devices, metadata = NOW.here(), self._metadata
         grid = self._grid((x, y, z))
+        if stream != devices.stream(devices.current()):
+            raise not_simulated(
+                f"kernel {metadata.name} on a stream that is not the current one,",
+                "launch it in a block `with torch.cuda.stream(stream):`",
+            )
         if before is not None:
             before(told)
         if self._text is None:

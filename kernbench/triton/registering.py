@@ -21,6 +21,9 @@ _INTERPRET: Final = "TRITON_INTERPRET"
 _CUDA: Final = "nvidia"
 """Triton's name of its backend for CUDA, in place of which this one stands."""
 
+_MODES: Final = ("min", "max", "mean", "median", "all")
+"""What Triton's measurements can return of several times."""
+
 
 class _Registry:
     """A dict whose entries are seen as attributes, so that one can be replaced like a name."""
@@ -111,11 +114,14 @@ def _bench(module: ModuleType, real: Callable[..., Any]) -> Callable[..., Any]:
         bound = signature.bind(*args, **options)
         bound.apply_defaults()
         given = bound.arguments
+        mode = given["return_mode"]
+        if mode not in _MODES:  # Triton asserts it, and shows no value
+            raise ValueError(f"return_mode is one of {', '.join(_MODES)}; got {mode!r}")
         function, forget = given["fn"], given.get("grad_to_none") or ()
         function()
         NOW.here().interface().synchronize()
         # Durations of warming up and repeating are for noise, of which there is none.
         times = times_of(function, forget)
-        return module._summarize_statistics(times, given["quantiles"], given["return_mode"])
+        return module._summarize_statistics(times, given["quantiles"], mode)
 
     return bench

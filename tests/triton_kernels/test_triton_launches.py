@@ -263,9 +263,23 @@ def no_whole_extent() -> None:
     kernels.adds_one[(2.0,)](torch.zeros(4, device="cuda"), 4, BLOCK=4)  # launched
 
 
+def on_another_stream() -> None:
+    x = torch.zeros(4, device="cuda")
+    compiled = kernels.adds_one.warmup(x, 4, BLOCK=4, grid=(1,))
+    compiled[(1, 1, 1)](x, 4, 4)
+    stream = torch.cuda.Stream().cuda_stream
+    compiled[(1, 1, 1)](x, 4, 4, stream=stream)  # launched
+
+
+def measured_in_no_way() -> None:
+    triton.testing.do_bench(lambda: None, return_mode="mode")  # launched
+
+
 @pytest.mark.parametrize(
     ("work", "said"),
     [
+        (on_another_stream, "kernel adds_one on a stream that is not the current one, is not"),
+        (measured_in_no_way, "return_mode is one of min, max, mean, median, all; got 'mode'"),
         (out_of_bounds, "[M1] tl.load out of bounds of argument x_ptr, a tensor of 100 float32"),
         (on_the_host, "[K3] kernel adds_one: argument x is a tensor of the host"),
         (of_assembler, "bogus"),
