@@ -87,7 +87,9 @@ def _seen(case: Case, rank: Any, notes: list[Any]) -> Any:
     torch.manual_seed(1)
     torch.cuda.synchronize()
     notes.clear()
-    rank.process.called = ""  # whatever the call before ended with, which may be listed
+    # Whatever the calls before ended with, which may be listed.
+    rank.process.lately.clear()
+    rank.process.runs.clear()
     before = rank.process.host.clock
     try:
         result, leaves = side.call(case)
