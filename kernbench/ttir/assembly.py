@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from kernbench.ttir.arithmetic import FLOATING, Array, high_half, not_known, rounded, to_whole
-from kernbench.ttir.bits import leading_zeros, reversed_bits
+from kernbench.ttir.bits import leading_zeros, looked_up, permuted_octets, reversed_bits
 from kernbench.ttir.compiling import Compiler, Handler
 from kernbench.ttir.frames import Frame, Step
 from kernbench.ttir.module import Operation
@@ -58,11 +58,25 @@ _OF_TWO: Final[Mapping[str, Callable[[Array, Array], Array]]] = {
     "sub": np.subtract,
     "xor": np.bitwise_xor,
 }
+_PAIRS: Final = frozenset({"bf16x2", "f16x2"})
+"""Types of two numbers that share a register."""
+
 _MODIFIERS: Final = frozenset({"approx", "ftz", "full", "lo", "rn", "rni", "rz", "rzi", "sat"})
 _OF_THE_GPU: Final = re.compile(
     r"%(?:clock|ctaid|globaltimer|gridid|laneid|lanemask|nctaid|nsmid|ntid|nwarpid|pm|smid|tid|warpid)"
 )
 """Registers of which a GPU tells what nobody simulates: where a program runs, and when."""
+_GUARD: Final = re.compile(r"@(!?)([\w$%]+)\s+(.*)", re.DOTALL)
+"""What an instruction depends on: whether on the opposite, the predicate, and the instruction."""
+
+_COMPARED: Final[Mapping[str, Callable[[Array, Array], Array]]] = {
+    "eq": np.equal,
+    "ge": np.greater_equal,
+    "gt": np.greater,
+    "le": np.less_equal,
+    "lt": np.less,
+    "ne": np.not_equal,
+}
 _ROUNDED_DOWN: Final = frozenset({"rz", "rzi"})
 
 
@@ -77,6 +91,7 @@ class Assembly:
         self._operation: Final = operation
         text = re.sub(r"//[^\n]*|/\*.*?\*/", " ", operation.words[0], flags=re.DOTALL)
         self._steps: Final[list[Instruction]] = []
+        self._predicates: Final[set[str]] = set()
         for line in text.split(";"):
             words = line.strip()
             while re.match(r"[{}](?!\s*[\w$%]+\s*,)", words):  # blocks; no vectors of registers
@@ -90,16 +105,23 @@ class Assembly:
             step(registers)
 
     def _instruction(self, line: str) -> Instruction:
+        guard = _GUARD.match(line)
+        if guard is not None:
+            if guard[2] not in self._predicates:
+                raise not_known(self._operation, f"the instruction {line!r}")
+            return _guarded(self._instruction(guard[3]), guard[2], negated=bool(guard[1]))
         name, _, rest = line.partition(" ")
         kind, *said = name.split(".")
         operands = [each.strip() for each in re.findall(r"\{[^}]*\}|\[[^\]]*\]|[^,\s]+", rest)]
+        pairs = len(said) > 0 and said[-1] in _PAIRS
+        said = [word.removesuffix("x2") for word in said] if pairs else said
         types = [_TYPES[word] for word in said if word in _TYPES]
         others = {word for word in said if word not in _TYPES}
-        if not types or kind.startswith("@") or re.search(_OF_THE_GPU, rest):
+        if not types or re.search(_OF_THE_GPU, rest):
             raise not_known(self._operation, f"the instruction {line!r}")
-        made = self._special(kind, operands, types, others)
+        made = None if pairs else self._special(kind, operands, types, others)
         if made is None and others <= _MODIFIERS:
-            made = _computed(kind, operands, types[-1])
+            made = _computed(kind, operands, types[-1], pairs=pairs)
         if made is None:
             raise not_known(self._operation, f"the instruction {name}")
         return made
@@ -117,9 +139,57 @@ class Assembly:
             return _converting(target, sources, types, others)
         if kind == "shf" and others & {"l", "r"} and others <= {"l", "r", "wrap", "clamp"}:
             return _funnel(target, sources, left="l" in others, clamp="clamp" in others)
+        if kind == "setp" and len(others) == 1 and len(sources) == 2:
+            self._predicates.add(target)
+            return _comparing(target, sources, types[-1], *others)
+        if kind == "selp" and not others and len(sources) == 3 and sources[2] in self._predicates:
+            return _selecting(target, sources, types[-1])
+        if kind in ("lop3", "prmt") and not others and types == [_TYPES["b32"]]:
+            return _of_words(kind, target, sources)
         if kind in ("mul", "mad") and "hi" in others and types[-1].kind == "u":
             return _upper(target, sources, types[-1])
         return None
+
+
+def _guarded(made: Instruction, predicate: str, *, negated: bool) -> Instruction:
+    """Returns an instruction that leaves registers alone where a predicate does not hold."""
+
+    def step(registers: Registers) -> None:
+        before, active = dict(registers), registers[predicate].astype(bool) ^ negated
+        made(registers)
+        for name, found in registers.items():
+            kept = before.get(name)
+            if found is not kept:
+                nothing = found.dtype.type(0)  # nobody defines a register that nothing has set
+                registers[name] = np.where(active, found, nothing if kept is None else kept)
+
+    return step
+
+
+def _comparing(
+    target: str, sources: Sequence[str], dtype: np.dtype[Any], how: str
+) -> Instruction | None:
+    """Returns `setp`; None for a comparison that is not known, such as one that a NaN fulfils."""
+    function = _COMPARED.get(how)
+    if function is None or "|" in target:
+        return None
+    known, ordered = function, how == "ne" and dtype.kind not in "iu"
+
+    def step(registers: Registers) -> None:
+        a, b = (_value(registers, name, dtype) for name in sources)
+        found = known(a, b)
+        # In PTX, nothing is true of a NaN; in numpy, that it differs is.
+        registers[target] = found & ~(np.isnan(a) | np.isnan(b)) if ordered else found
+
+    return step
+
+
+def _selecting(target: str, sources: Sequence[str], dtype: np.dtype[Any]) -> Instruction:
+    def step(registers: Registers) -> None:
+        a, b = (_value(registers, name, dtype) for name in sources[:2])
+        _kept(registers, target, np.where(registers[sources[2]].astype(bool), a, b))
+
+    return step
 
 
 def _names(vector: str) -> list[str]:
@@ -144,8 +214,15 @@ def _kept(registers: Registers, name: str, value: Array) -> None:
     registers[name] = np.ascontiguousarray(value).view(_BITS[value.dtype.itemsize])
 
 
-def _computed(kind: str, operands: Sequence[str], dtype: np.dtype[Any]) -> Instruction | None:
-    """Returns an instruction all of whose operands have one type; None if it is not known."""
+def _computed(
+    kind: str, operands: Sequence[str], dtype: np.dtype[Any], *, pairs: bool
+) -> Instruction | None:
+    """Returns an instruction all of whose operands have one type; None if it is not known.
+
+    Args:
+        dtype: The type.
+        pairs: Whether a register holds two numbers of it.
+    """
     target, *sources = operands
     function: Callable[..., Array] | None = None
     if len(sources) == 1:
@@ -167,10 +244,40 @@ def _computed(kind: str, operands: Sequence[str], dtype: np.dtype[Any]) -> Instr
     if function is None:
         return None
     known = function
+    if pairs:
+        return _pairwise(known, target, sources, dtype)
 
     def step(registers: Registers) -> None:
         found = known(*(_value(registers, name, dtype) for name in sources))
         _kept(registers, target, found if kind in ("clz", "popc") else found.astype(dtype))
+
+    return step
+
+
+def _pairwise(
+    function: Callable[..., Array], target: str, sources: Sequence[str], dtype: np.dtype[Any]
+) -> Instruction:
+    """Returns an instruction on both halves of words."""
+
+    def step(registers: Registers) -> None:
+        words = [_value(registers, name, _TYPES["b32"])[..., None] for name in sources]
+        found = function(*(np.ascontiguousarray(word).view(dtype) for word in words))
+        halves = np.ascontiguousarray(found.astype(dtype))
+        _kept(registers, target, halves.view(np.uint32)[..., 0])
+
+    return step
+
+
+def _of_words(kind: str, target: str, sources: Sequence[str]) -> Instruction | None:
+    """Returns `prmt` or `lop3`; None if what it has of operands is not known."""
+    if len(sources) != (3 if kind == "prmt" else 4):
+        return None
+    table = int(sources[3], 0) if kind == "lop3" else 0
+
+    def step(registers: Registers) -> None:
+        a, b, c = (_value(registers, name, _TYPES["b32"]) for name in sources[:3])
+        found = permuted_octets(a, b, c) if kind == "prmt" else looked_up(a, b, c, table)
+        _kept(registers, target, found)
 
     return step
 

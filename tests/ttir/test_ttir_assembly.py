@@ -59,6 +59,13 @@ WORDS: dict[str, Callable[[int, int], int]] = {
     "brev.b32 $0, $1;": lambda a, b: int(f"{a:032b}"[::-1], 2),
     "clz.b32 $0, $1;": lambda a, b: 32 - a.bit_length(),
     "popc.b32 $0, $1;": lambda a, b: a.bit_count(),
+    "lop3.b32 $0, $1, $2, 0x0FF0, 0xca;": lambda a, b: a & b | ~a & 0x0FF0,
+    "prmt.b32 $0, $1, $2, 0x0735;": lambda a, b: (
+        b >> 8 & 255 | (a >> 24) << 8 | (b >> 24) << 16 | (a & 255) << 24
+    ),
+    "prmt.b32 $0, $1, $2, 0x444f;": lambda a, b: (
+        (255 if b >> 31 else 0) | (b & 255) << 8 | (b & 255) << 16 | (b & 255) << 24
+    ),
     "cvt.u32.u8 $0, $1;": lambda a, b: a & 255,
     "cvt.s32.s8 $0, $1;": lambda a, b: (a & 255) - 256 if a & 128 else a & 255,
     "cvt.rn.f32.s32 $0, $1;": lambda a, b: struct.unpack("I", struct.pack("f", signed(a)))[0],
@@ -107,10 +114,36 @@ def test_instructions_on_floating_point_numbers() -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-6, err_msg=text)
 
 
+def test_predicates_choose_among_numbers_and_instructions() -> None:
+    a = np.array([1, 30, -5, np.nan], np.float32)
+    softplus = (
+        "{ .reg .pred p; setp.gt.f32 p, $1, 20.; @p mov.f32 $0, $1; @!p mul.f32 $0, $1, 2.0; "
+        "@!p add.f32 $0, $0, 1.0; }"
+    )
+    chosen = "{ .reg .pred p; setp.ne.f32 p, $1, 1.0; selp.f32 $0, $1, 7.0, p; }"
+
+    np.testing.assert_array_equal(
+        run_assembly(softplus, [a], ["f32"], "f32"), np.array([3, 30, -9, np.nan], np.float32)
+    )
+    assert run_assembly(chosen, [a], ["f32"], "f32").tolist() == [7, 30, -5, 7]
+
+
 def test_a_nan_is_left_out_of_the_least_and_the_largest() -> None:
     a, b = np.array([np.nan, 1], np.float32), np.array([2, np.nan], np.float32)
 
     assert run_assembly("max.f32 $0, $1, $2;", [a, b], ["f32"] * 2, "f32").tolist() == [2, 1]
+
+
+def test_two_halves_share_a_register() -> None:
+    x = np.array([1.5, -2, 0.25, np.nan], np.float16)
+    text = (
+        'tt.elementwise_inline_asm "min.f16x2 $0, $1, 0x3C00BC00;" {{constraints = "=r,r", '
+        "packed_element = 2 : i32, pure = true}} {0} : tensor<{shape}xf16> -> tensor<{shape}xf16>"
+    )
+
+    found = elementwise(text, [x], ["f16"], "f16")
+
+    assert found.tolist() == [-1, -2, -1, 1]  # 0xBC00 is -1, 0x3C00 is 1
 
 
 def test_four_bytes_share_a_register() -> None:
