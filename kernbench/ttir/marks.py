@@ -307,9 +307,11 @@ def _reshaped(step: Step, operation: Operation, frame: Frame, held: list[Any]) -
     found: list[Marks] = [{} for _ in results]
     for key, (cause, _) in _joined(held, lambda _, marked: marked).items():
         for number, one in zip(numbers, held, strict=True):
-            shape = plain(one).shape
             mark = marks_of(one).get(key)
-            values[number] = np.broadcast_to(False if mark is None else mark[1], shape)
+            where = np.asarray(False) if mark is None else mark[1]
+            # Elements that agree are held once, even where their marks differ.
+            shape = np.broadcast_shapes(plain(one).shape, where.shape)
+            values[number] = np.broadcast_to(where, shape)
         step(frame)
         for marks, number in zip(found, results, strict=True):
             marks[key] = (cause, plain(values[number]))

@@ -126,6 +126,24 @@ def test_lanes_that_are_left_out_are_told_where_they_do_harm(body: str, harm: bo
         launched(MASKED + body, np.arange(8, dtype=np.int32) % 7)
 
 
+@pytest.mark.parametrize("harm", [False, True])
+def test_marks_of_a_load_that_reads_nothing_change_their_shape(harm: bool) -> None:
+    """All lanes hold the same 0, and are held once; each has a mark."""
+    body = (
+        "%none = arith.cmpi slt, %l, %zero : tensor<8xi32>\n"
+        "%v = tt.load %p, %none : tensor<8x!tt.ptr<i32>>\n"
+        "%t = tt.expand_dims %v {axis = 0 : i32} : tensor<8xi32> -> tensor<1x8xi32>\n"
+        "%r = tt.reshape %t : tensor<1x8xi32> -> tensor<8xi32>\n"
+        f"tt.store %q, %r, {'%m' if harm else '%none'} : tensor<8x!tt.ptr<i32>>"
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        y, _ = launched(body, np.arange(1, 9, dtype=np.int32))
+
+    assert y == [0] * 8
+    assert [one.category for one in caught] == [UndefinedLanesWarning] * harm
+
+
 DIVIDED = '%d = arith.divsi %five, %v : tensor<8xi32> loc("mine.py":4:5)\n'
 
 
