@@ -8,12 +8,13 @@ from typing import Final
 
 from kernbench.ccl.collective import Collective
 from kernbench.ccl.config import Chosen, choose, find_ccl_file, load_ccl
+from kernbench.ccl.cut_bound import cut_bound
 from kernbench.ccl.files.blocks import Blocks
 from kernbench.ccl.files.load import load
 from kernbench.ccl.files.picture import as_svg, as_text
 from kernbench.ccl.files.program import module_of
 from kernbench.ccl.files.prove import prove
-from kernbench.ccl.files.search import HALVES, cut_bound, gathering_rounds, plan_for
+from kernbench.ccl.files.search import HALVES, gathering_rounds, plan_for
 from kernbench.ccl.files.write import as_xml
 from kernbench.ccl.model import CollectiveModel
 from kernbench.ccl.operations import OPERATIONS, Reduction
@@ -127,9 +128,10 @@ def search_schedule(operation: str, ranks: int, machine: str, size: str, out: Pa
     verdict = prove(load(out))
     word = "proved" if verdict.proved else "wrong"
     print(f"wrote {out}: {len(rounds) * halves} rounds, {verdict.chunks} chunks sent; {word}")
-    bound = cut_bound(topology, operation, ranks, nbytes)
+    bound = cut_bound(topology, operation, nbytes, range(ranks))
     of = "its two halves" if halves > 1 else "the cut"
-    print(f"bound of {of}, without latencies: {bound / 1e6:.2f} us of {nbytes} B")
+    assert bound is not None, "there are two ranks, and bytes"
+    print(f"bound of {of}, without latencies: {bound.time / 1e6:.2f} us of {nbytes} B")
     time_file(out, machine, (size, size, 2))
 
 

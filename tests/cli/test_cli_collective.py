@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from kernbench.ccl.cut_bound import cut_bound
 from kernbench.ccl.files.load import load
 from kernbench.ccl.files.prove import prove
-from kernbench.ccl.files.search import cut_bound, gathering_rounds
+from kernbench.ccl.files.search import gathering_rounds
 from kernbench.cli.app import app
 from kernbench.topology import load_topology
 
@@ -100,5 +101,9 @@ def test_rounds_share_no_link_and_the_bound_is_the_smallest_cut() -> None:
     # Through a switch, a rank gets one chunk a round.
     assert [len(each) for each in gathering_rounds(switch, 8)] == [8] * 7
     # 7/8 of 8 MB through 100 GB/s, and through 361 GB/s.
-    assert cut_bound(ring, "all_gather", 8, 8_000_000) == 70_000_000
-    assert cut_bound(switch, "all_reduce", 8, 8_000_000) == 2 * 7_000_000 * 10**12 // 361 // 10**9
+    of_ring = cut_bound(ring, "all_gather", 8_000_000, range(8))
+    of_switch = cut_bound(switch, "all_reduce", 8_000_000, range(8))
+    assert of_ring is not None
+    assert of_switch is not None
+    assert of_ring.time == 70_000_000
+    assert int(of_switch.time) == 2 * 7_000_000 * 10**12 // 361 // 10**9

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from kernbench.ccl.files import msccl_xml
 from kernbench.ccl.files.blocks import Blocks
-from kernbench.ccl.files.problems import Mark, Problems, text_of
+from kernbench.ccl.files.problems import MAX_FILE_BYTES, Mark, Problems
+from kernbench.config.yaml_file import read_text
 from kernbench.errors import UnsupportedError
 
 
@@ -15,8 +16,8 @@ def load(path: Path | str) -> Blocks:
         ConfigError: Everything that is wrong with the file.
         UnsupportedError: If it is an execution plan of MSCCL++.
     """
-    name, text = str(path), text_of(Path(path))
-    start = text.lstrip("\ufeff \t\r\n")[:1]
+    name, text = str(path), read_text(Path(path), MAX_FILE_BYTES)
+    start = text.lstrip(" \t\r\n")[:1]
     if start == "{":
         raise UnsupportedError(
             f"{name} is JSON: execution plans of MSCCL++ are not read",

@@ -1,7 +1,6 @@
 """What is wrong with a file, with the places in it."""
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Final, NoReturn
 
 from kernbench.config.near import did_you_mean
@@ -70,25 +69,3 @@ class Problems:
         """
         self.add(mark, code, "", message, hint)
         raise ConfigError(self.path, self._found)
-
-
-def text_of(path: Path) -> str:
-    """Returns the text of a file.
-
-    Raises:
-        ConfigError: If it is not there (F11), is too large (F9), or is not UTF-8 (F10).
-    """
-    try:
-        size = path.stat().st_size
-        content = b"" if size > MAX_FILE_BYTES else path.read_bytes()
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ConfigError(str(path), [Problem("F11", str(path), "", reason)]) from None
-    if size > MAX_FILE_BYTES:
-        message = f"expected at most {MAX_FILE_BYTES >> 20} MiB; it has {size >> 20} MiB"
-        raise ConfigError(str(path), [Problem("F9", str(path), "", message)])
-    try:
-        return content.decode()
-    except UnicodeDecodeError as error:
-        message = f"expected UTF-8; byte {error.start} is none"
-        raise ConfigError(str(path), [Problem("F10", str(path), "", message)]) from None

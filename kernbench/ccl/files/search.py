@@ -1,20 +1,16 @@
-"""Searches a schedule for a machine: rounds of transfers that share no link, and the cut bound.
+"""Searches a schedule for a machine: rounds of transfers that share no link.
 
 An all-gather is packed round by round: in each, as many chunks as links carry go to ranks that lack
 them, over the shortest routes first. A reduce-scatter is the same backwards, and an all-reduce is
-both. No schedule is said to be the best; the cut bound says how much better one could be.
+both. No schedule is said to be the best; `ccl.cut_bound` says how much better one could be.
 """
 
 from collections.abc import Sequence
-from fractions import Fraction
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kernbench.ccl.plan import NOTHING, Algorithm, Comm, Plan, Setting, plan_of
 from kernbench.errors import UnsupportedError, UsageError
 from kernbench.topology import Topology
-
-if TYPE_CHECKING:
-    import networkx
 
 MOST_RANKS: Final = 16
 
@@ -115,39 +111,3 @@ def _following(steps: Sequence[tuple[Transfers, bool]]) -> Algorithm:
                     )
 
     return follow
-
-
-def cut_bound(topology: Topology, operation: str, ranks: int, nbytes: int) -> int:
-    """Returns picoseconds that no schedule of a gathering or a reduction beats, without latencies.
-
-    All blocks of other ranks must come to each rank, or leave it, through the smallest cut between
-    them and it (the largest flow: Ford and Fulkerson, "Maximal flow through a network", 1956). Of
-    an all-reduce, it is the bound of its two halves.
-
-    Args:
-        operation: A key of `HALVES`.
-        ranks: On the machine's first SIPs.
-        nbytes: Of all blocks together.
-    """
-    import networkx
-
-    graph: networkx.DiGraph[str] = networkx.DiGraph()
-    for link in topology.links:
-        before = graph.get_edge_data(link.src, link.dst, {"capacity": 0})["capacity"]
-        graph.add_edge(link.src, link.dst, capacity=before + link.bandwidth.per_second)
-    nodes = [topology.cube_node(rank, 0) for rank in range(ranks)]
-    least = min(_flow_into(graph, nodes, rank) for rank in range(ranks))
-    seconds = Fraction(nbytes * (ranks - 1), ranks * least) * HALVES[operation]
-    return int(seconds * 10**12)
-
-
-def _flow_into(graph: "networkx.DiGraph[str]", nodes: Sequence[str], rank: int) -> int:
-    """Returns the most bytes a second that reach a rank from all others together."""
-    import networkx
-
-    whole = graph.copy()
-    for other, node in enumerate(nodes):
-        if other != rank:
-            whole.add_edge("others", node)  # without a capacity, an edge has no bound
-    value, _ = networkx.maximum_flow(whole, "others", nodes[rank])
-    return int(value)
