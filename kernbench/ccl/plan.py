@@ -549,14 +549,7 @@ def _record_around(algorithm: Algorithm, setting: Setting, asked: set[int]) -> _
     It takes a step for each step, not for each step and rank. None if the algorithm does with its
     rank what only numbers can do.
     """
-    everyone = _Recorder(Around(setting.world_size), setting, asked)
-    try:
-        algorithm(everyone)
-    except NotAPlanError:
-        raise
-    except Exception:
-        return None  # an error of the algorithm itself comes again when it runs with a number
-    return everyone
+    return _record_all(algorithm, _Recorder(Around(setting.world_size), setting, asked))
 
 
 def _record_together(algorithm: Algorithm, setting: Setting, asked: set[int]) -> _Recorder | None:
@@ -564,14 +557,8 @@ def _record_together(algorithm: Algorithm, setting: Setting, asked: set[int]) ->
     n = setting.world_size
     ranks = np.arange(n)
     ranks.flags.writeable = False
-    everyone = _Recorder(ranks, setting, asked)
-    try:
-        algorithm(everyone)
-    except NotAPlanError:
-        raise
-    except Exception:
-        return None  # an error of the algorithm itself comes again when it runs with a number
-    if not all(column.fits for column in everyone.steps):
+    everyone = _record_all(algorithm, _Recorder(ranks, setting, asked))
+    if everyone is None or not all(column.fits for column in everyone.steps):
         return None
     # Changing an array in place changes it under all its names: compare with single ranks.
     for rank in {0, n - 1}:
@@ -582,6 +569,17 @@ def _record_together(algorithm: Algorithm, setting: Setting, asked: set[int]) ->
             for column, own in zip(everyone.steps, alone.steps, strict=True)
         ):
             return None
+    return everyone
+
+
+def _record_all(algorithm: Algorithm, everyone: _Recorder) -> _Recorder | None:
+    """Records ranks at once; None if the algorithm cannot do without a number for its rank."""
+    try:
+        algorithm(everyone)
+    except NotAPlanError:
+        raise
+    except Exception:
+        return None  # an error of the algorithm itself comes again when it runs with a number
     return everyone
 
 
