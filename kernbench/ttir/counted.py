@@ -17,6 +17,7 @@ from kernbench.ttir.module import Block, Function, Module, Operation, Region, Va
 from kernbench.ttir.roots import roots_of
 from kernbench.ttir.slicing import Needs, sliced
 from kernbench.ttir.sums import plain
+from kernbench.ttir.tiles import zero
 from kernbench.ttir.types import Type
 
 _ENTER: Final = "count.enter"
@@ -143,12 +144,12 @@ class Slice:
             "tt.call": self._call,
             "tt.load": self._load,
             _ENTER: _enter,
-            **dict.fromkeys(ATOMICS, _free),
+            **dict.fromkeys(ATOMICS, zero),  # as a free lock has it
             **self.HANDLERS,
         }
         self._handlers: Final[Mapping[str, Handler]] = handlers
         self._compiled: Final = self._sliced(module.kernel, returned=False)
-        self.largest: Final = max(self._compiled.largest, *(1,))
+        self.largest: Final = max(self._compiled.largest, 1)
 
     def _of(self, function: Function, *, returned: bool) -> Needs:
         key = function.name, returned
@@ -346,17 +347,5 @@ def _while(compiler: Compiler, operation: Operation) -> Step:
             values[argument] = values[result] = held
         if plain(goes_on).any():  # type: ignore[arg-type]
             run_body(after, frame)
-
-    return step
-
-
-def _free(compiler: Compiler, operation: Operation) -> Step:
-    """Makes the step of an atomic operation that finds 0, as a free lock has it."""
-    del compiler
-    result = operation.results[0]
-    array = np.zeros((1,) * (1 + len(result.type.shape)), result.type.dtype)
-
-    def step(frame: Frame) -> None:
-        frame.values[result.number] = array
 
     return step

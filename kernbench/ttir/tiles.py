@@ -248,8 +248,8 @@ def _clampf(compiler: Compiler, operation: Operation) -> Step:
     return step
 
 
-def _poison(compiler: Compiler, operation: Operation) -> Step:
-    """Makes the step of a value that nobody may look at; it is 0."""
+def zero(compiler: Compiler, operation: Operation) -> Step:
+    """Makes the step of a value that is 0, as one is here that nobody may look at."""
     del compiler
     result = operation.results[0]
     array = np.zeros((1,) * (1 + len(result.type.shape)), result.type.dtype)
@@ -298,7 +298,7 @@ HANDLERS: Final[Mapping[str, Handler]] = {
     "tt.trans": _trans,
     "tt.unsplat": _reshape,
     "ttg.barrier": _nothing,
-    "ub.poison": _poison,
+    "ub.poison": zero,
     "ttg.local_barrier": _nothing,
 }
 """Steps of operations on shapes."""
