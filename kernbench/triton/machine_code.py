@@ -64,10 +64,7 @@ def registers_of(cubin: bytes, usage: str) -> tuple[int, int]:
     Raises:
         UsageError: If that cannot read it.
     """
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        found = _USAGE.search(_printed(usage, "-res-usage", file.name))
+    found = _USAGE.search(_printed(cubin, usage, "-res-usage"))
     if found is None:
         raise UsageError(f"{usage} does not tell the registers of a kernel")
     return int(found[1]), int(found[2])
@@ -85,18 +82,18 @@ def read_cubin(cubin: bytes, shared: int, usage: str, disassembler: str) -> Mach
     Raises:
         UsageError: If one of them cannot read it.
     """
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        listing = _printed(disassembler, "-hex", file.name)
-    outside, loops = loops_of(listing)
+    outside, loops = loops_of(_printed(cubin, disassembler, "-hex"))
     return MachineCode(registers_of(cubin, usage)[0], shared, outside, loops)
 
 
-def _printed(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def _printed(cubin: bytes, tool: str, option: str) -> str:
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = tool, option, file.name
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise UsageError(f"{command[0]} failed", [done.stderr.strip()[:400]])
+        raise UsageError(f"{tool} failed", [done.stderr.strip()[:400]])
     return done.stdout
 
 
