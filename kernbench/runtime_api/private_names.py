@@ -1,6 +1,8 @@
 """Private names of PyTorch that the bridge uses, in all versions that it knows."""
 
 from collections.abc import Mapping
+from functools import reduce
+from types import ModuleType
 from typing import Final
 
 NAMES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -167,3 +169,28 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
 }
 """The names, by module."""
+
+
+def missing_names(
+    names: Mapping[str, tuple[str, ...]], modules: Mapping[str, ModuleType]
+) -> list[str]:
+    """Returns which names of a table modules lack, each behind its module.
+
+    Args:
+        names: Paths of names, by module.
+        modules: Modules by name; those that the table does not have lack nothing.
+    """
+    return [
+        f"{name}.{path}"
+        for name, module in modules.items()
+        for path in names.get(name, ())
+        if not _has(module, path)
+    ]
+
+
+def _has(value: object, path: str) -> bool:
+    try:
+        reduce(getattr, path.split("."), value)
+    except AttributeError:
+        return False
+    return True

@@ -3,13 +3,13 @@
 Nothing here imports Triton: whoever has imported a module of it gives that to `check_names`.
 """
 
-import re
 from collections.abc import Mapping
-from functools import reduce
 from types import ModuleType
 from typing import Final
 
 from kernbench.errors import UsageError
+from kernbench.runtime_api.private_names import missing_names
+from kernbench.runtime_api.pytorch_versions import minor_of
 
 OLDEST: Final = (3, 6)
 """The first version (major and minor) with which kernels run."""
@@ -42,16 +42,6 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 """The names, by module; all versions from `OLDEST` on have them so."""
 
 
-def minor_of(version: str) -> tuple[int, int]:
-    """Returns the major and the minor number of a version; (0, 0) if it has none.
-
-    Args:
-        version: A version, such as `3.9.0` or `3.10.0+git1234`.
-    """
-    numbers = re.match(r"(\d+)\.(\d+)", version)
-    return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
-
-
 def check_names(version: str, modules: Mapping[str, ModuleType]) -> None:
     """Checks that a Triton is new enough, and has the private names that are used.
 
@@ -67,12 +57,7 @@ def check_names(version: str, modules: Mapping[str, ModuleType]) -> None:
             f"Triton {version} is installed, and kernels run with {_text(OLDEST)} or newer",
             hint=INSTALL,
         )
-    missing = [
-        f"{name}.{path}"
-        for name, module in modules.items()
-        for path in NAMES.get(name, ())
-        if not _has(module, path)
-    ]
+    missing = missing_names(NAMES, modules)
     if missing:
         raise UsageError(
             f"Triton {version} lacks what kernels need here",
@@ -83,11 +68,3 @@ def check_names(version: str, modules: Mapping[str, ModuleType]) -> None:
 
 def _text(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))
-
-
-def _has(value: object, path: str) -> bool:
-    try:
-        reduce(getattr, path.split("."), value)
-    except AttributeError:
-        return False
-    return True

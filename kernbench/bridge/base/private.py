@@ -3,13 +3,12 @@
 import importlib
 import sys
 from collections.abc import Iterable, Mapping
-from functools import reduce
 from typing import Final, NamedTuple
 
 import torch
 
 from kernbench.errors import UsageError
-from kernbench.runtime_api.private_names import NAMES
+from kernbench.runtime_api.private_names import NAMES, missing_names
 from kernbench.runtime_api.pytorch_versions import NEWEST, minor_of
 
 VERSION: Final = minor_of(torch.__version__)
@@ -65,23 +64,10 @@ def check_private_names(modules: Iterable[str] | None = None) -> None:
         modules = PRIVATE
         for module in modules:
             importlib.import_module(module)
-    missing = [
-        f"{module}.{name}"
-        for module in modules
-        for name in PRIVATE.get(module, ())
-        if not _has(sys.modules[module], name)
-    ]
+    missing = missing_names(PRIVATE, {module: sys.modules[module] for module in modules})
     if missing:
         raise UsageError(
             f"PyTorch {torch.__version__} lacks what programs of PyTorch need here",
             [f"missing: {', '.join(missing)}"],
             hint=f"pip install 'torch<{NEWEST[0]}.{NEWEST[1] + 1}', which is known to work",
         )
-
-
-def _has(value: object, path: str) -> bool:
-    try:
-        reduce(getattr, path.split("."), value)
-    except AttributeError:
-        return False
-    return True
