@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 import pytest
 
 from kernbench.testing.options import PREFIX, SEED, VARIABLES, Mode
+from kernbench.triton import TIME_VARIABLE
 
 if TYPE_CHECKING:
     from typing import Self
@@ -61,7 +62,7 @@ class Knobs:
             pytest.UsageError: If a variable with our prefix is unknown, or a value cannot be used;
                 the error lists everything.
         """
-        own = set(config.getini(VARIABLES))
+        own = {*config.getini(VARIABLES), TIME_VARIABLE}
         given: dict[str, Any] = {}
         wrong = []
         for name in sorted(name for name in environ if name.startswith(PREFIX)):

@@ -19,13 +19,12 @@ from triton.runtime.errors import OutOfResources, PTXASError
 
 from kernbench.caches import Table
 from kernbench.errors import UsageError
+from kernbench.triton import TIME_VARIABLE
 from kernbench.triton.devices import NOW
 from kernbench.triton.machine_code import Loop, MachineCode, read_cubin
 
-VARIABLE: Final = "KERNBENCH_TRITON_TIME"
-"""Environment variable: what times are worked out from, one of `_WAYS`; the first by default."""
-
 _WAYS: Final = ("machine-code", "ir")
+"""What times are worked out from, as `TIME_VARIABLE` says; the first by default."""
 
 _FILE: Final = "kernbench.machine.1.json"
 """Name of what is kept of a kernel; the number is that of `MachineCode`'s form."""
@@ -46,9 +45,9 @@ def machine_code(text: str, metadata: Any) -> MachineCode | None:
         OutOfResources: If a program needs more shared memory than a PE has, as on a GPU.
         UsageError: If the environment asks for what there is not.
     """
-    way = os.environ.get(VARIABLE) or _WAYS[0]
+    way = os.environ.get(TIME_VARIABLE) or _WAYS[0]
     if way not in _WAYS:
-        raise UsageError(f"{VARIABLE}: expected one of {', '.join(_WAYS)}; got {way!r}")
+        raise UsageError(f"{TIME_VARIABLE}: expected one of {', '.join(_WAYS)}; got {way!r}")
     if way == "ir":
         return None
     found = _KNOWN.get(metadata.hash)

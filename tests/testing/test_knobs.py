@@ -63,6 +63,10 @@ def test_what_cannot_be_used_is_refused(
         read(pytestconfig, **{name: value})
 
 
+def test_a_variable_that_programs_read_is_none_of_tests(pytestconfig: pytest.Config) -> None:
+    assert read(pytestconfig, TRITON_TIME="ir") == read(pytestconfig)
+
+
 def test_everything_that_is_wrong_is_told_at_once(pytestconfig: pytest.Config) -> None:
     with pytest.raises(pytest.UsageError) as caught:
         read(pytestconfig, LEAKS="on", MAXPROCS="2")
