@@ -24,18 +24,11 @@ from typing import Any
 import _measure  # noqa: F401 - before numpy, which takes one thread then
 import yaml
 
-from kernbench.ccl.collective import Collective
+from kernbench.ccl.alone import time_alone
 from kernbench.ccl.config import Chosen, check_fits, choose, load_ccl, shipped_ccl_file
-from kernbench.ccl.model import CollectiveModel
-from kernbench.ccl.operations import OPERATIONS, Reduction
-from kernbench.ccl.prepared import CollectiveShape
+from kernbench.ccl.operations import OPERATIONS
 from kernbench.ccl.tuner import Choices
 from kernbench.config.problems import ConfigError
-from kernbench.memory import Storage, View
-from kernbench.memory.dtypes import float32
-from kernbench.sim_engine.command import Command, Stream
-from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.host import Host
 from kernbench.topology import Topology, load_topology, shipped_machines
 
 DRAWN = 30
@@ -88,35 +81,6 @@ def drawn(number: int) -> Topology:
         return load_topology(path).topology_obj
 
 
-def simulate(topology: Topology, chosen: Chosen, operation: str, nbytes: int) -> int:
-    """Returns how long a collective takes among all SIPs, in picoseconds."""
-    what, ranks = OPERATIONS[operation], topology.world_size
-    if operation == "send_recv":
-        ranks = 2
-    engine = GraphEngine(topology, False)
-    model = CollectiveModel(engine)
-    block = max(1, nbytes // 4 // (1 if what.blocks == "one" else ranks))
-    row = (block,) * (1 if what.blocks == "one" else ranks)
-    sizes: tuple[Any, ...] = (row,) * ranks if what.blocks == "pairs" else row
-    shape = CollectiveShape(chosen, operation, tuple(range(ranks)), sizes, float32)
-    reduction = Reduction("sum", "add") if what.reduces else None
-    group, commands, kept = Collective(model, model.prepare(shape), reduction), [], []
-    for rank in range(ranks):
-        host = Host(engine.loop, rank, engine.rank_owner(rank), 0, 64)
-        views = []
-        for blocks in (what.given(rank, ranks, 0), what.taken(rank, ranks, 0)):
-            count = block * len(blocks)
-            memory = Storage(engine.devices[rank].hbm, max(1, 4 * count), "x", None)
-            kept.append(memory)
-            views.append(View(memory.buffer, float32, (count,), (1,), 0))
-        join = group.join(rank, views[:1], views[1:])
-        command = Command(operation, "collective", host, Stream("s", rank), join)
-        commands.append(command)
-        engine.submit(command)
-    engine.loop.run()
-    return max(command.done.time or 0 for command in commands)
-
-
 def shipped(topology: Topology, operation: str) -> Iterator[Chosen]:
     """Yields the algorithms that may take part in the choice of an operation on a machine."""
     path = shipped_ccl_file()
@@ -147,11 +111,11 @@ def cases(topology: Topology, sizes: Sequence[int], every: bool) -> tuple[int, i
         measured = all(one.tuning or one.p2p for one in candidates)
         for nbytes in sizes:
             taken = choices.choose(operation, nbytes, tuple(range(ranks)))
-            ours = simulate(topology, taken, operation, nbytes)
+            ours = time_alone(topology, taken, operation, ranks, nbytes)
             best, name = ours, taken.name
             for one in candidates:
                 sized = one.for_size(operation, nbytes, ranks)
-                time = simulate(topology, sized, operation, nbytes)
+                time = time_alone(topology, sized, operation, ranks, nbytes)
                 if time < best:
                     best, name = time, one.name
             count += 1

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from kernbench.ccl.collective import Collective
+from kernbench.ccl.alone import block_count, time_alone
 from kernbench.ccl.config import Chosen, choose, find_ccl_file, load_ccl
 from kernbench.ccl.cut_bound import cut_bound
 from kernbench.ccl.files.blocks import Blocks
@@ -16,19 +16,14 @@ from kernbench.ccl.files.program import module_of
 from kernbench.ccl.files.prove import prove
 from kernbench.ccl.files.search import HALVES, gathering_rounds, plan_for
 from kernbench.ccl.files.write import as_xml
-from kernbench.ccl.model import CollectiveModel
-from kernbench.ccl.operations import OPERATIONS, Reduction
-from kernbench.ccl.prepared import CollectiveShape
+from kernbench.ccl.operations import OPERATIONS
 from kernbench.ccl.programs import programs_of
 from kernbench.ccl.tuner import Choices
 from kernbench.cli.failures import Exit, failed
 from kernbench.config.near import did_you_mean
 from kernbench.errors import KernbenchError, UnsupportedError, UsageError
-from kernbench.memory import Storage, View, dtypes
+from kernbench.memory import dtypes
 from kernbench.report import busbw_factor, replacing
-from kernbench.sim_engine.command import Command, Stream
-from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.host import Host
 from kernbench.topology import Topology, load_topology
 from kernbench.units import parse_bytes
 
@@ -166,9 +161,9 @@ def time_file(path: Path, machine: str, sizes: tuple[str, str, int]) -> None:
     ]
     print("\n".join(lines))
     for size in steps:
-        mine = _time(topology, chosen, file, size)
+        mine = time_alone(topology, chosen, file.operation, file.ranks, size)
         library = choices.choose(file.operation, size, range(file.ranks))
-        theirs = _time(topology, library, file, size)
+        theirs = time_alone(topology, library, file.operation, file.ranks, size)
         busbw = size / mine * 1000 * float(busbw_factor(file.operation, file.ranks))
         inside = file.sizes[0] <= size <= file.sizes[1]
         note = "" if inside else "  outside of minBytes..maxBytes"
@@ -188,7 +183,7 @@ def _sizes(least: str, most: str, factor: int, operation: str, ranks: int) -> Se
         size, last = int(parse_bytes(_spelt(least))), int(parse_bytes(_spelt(most)))
     except ValueError as error:
         raise UsageError(f"-b, -e: {error}") from None
-    unit = dtypes.float32.itemsize * _blocks(operation, ranks)
+    unit = dtypes.float32.itemsize * block_count(operation, ranks)
     if size < unit:
         raise UsageError(f"-b: expected at least {unit} bytes, a float32 a block; got {size}")
     if last < size:
@@ -198,11 +193,6 @@ def _sizes(least: str, most: str, factor: int, operation: str, ranks: int) -> Se
         found.append(size // unit * unit)
         size *= factor
     return found
-
-
-def _blocks(operation: str, ranks: int) -> int:
-    """Returns into how many blocks the whole size of an operation is cut."""
-    return 1 if OPERATIONS[operation].blocks == "one" else ranks
 
 
 def _spelt(text: str) -> str:
@@ -227,35 +217,3 @@ def _chosen(file: Blocks, module: ModuleType, topology: Topology) -> Chosen:
     plain = [name for name, spec in algorithms.items() if spec.queue is None and not spec.file]
     like = choose(loaded, path, (fitting or plain)[0], system)
     return replace(like, module=module, channels=1, rails=1, tuning=None, inside=None)
-
-
-def _time(topology: Topology, chosen: Chosen, file: Blocks, size: int) -> int:
-    """Returns the picoseconds of a collective whose ranks begin at once, on an idle machine."""
-    n, dtype = file.ranks, dtypes.float32
-    what = OPERATIONS[file.operation]
-    blocks = _blocks(file.operation, n)
-    each = size // dtype.itemsize // blocks
-    row = (each,) * blocks
-    sizes = (row,) * n if what.blocks == "pairs" else row
-    engine = GraphEngine(topology, False)
-    model = CollectiveModel(engine)
-    shape = CollectiveShape(chosen, file.operation, tuple(range(n)), sizes, dtype)
-    reduction = Reduction("sum", "add") if what.reduces else None
-    collective = Collective(model, model.prepare(shape), reduction)
-    commands = []
-    for rank in range(n):
-        counts = [each * len(one) for one in (what.given(rank, n, 0), what.taken(rank, n, 0))]
-        hbm = engine.devices[rank].hbm
-        views = [
-            View(Storage(hbm, max(4, 4 * count), "x", None).buffer, dtype, (count,), (1,), 0)
-            for count in counts
-        ]
-        host = Host(engine.loop, rank, engine.rank_owner(rank), 0, 1)
-        work = collective.join(rank, [views[0]], [views[1]])
-        commands.append(
-            Command(file.operation, "collective", host, Stream("collective", rank), work)
-        )
-    for command in commands:
-        engine.submit(command)
-    engine.loop.run()
-    return max(command.done.time or 0 for command in commands)
