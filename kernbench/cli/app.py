@@ -79,6 +79,8 @@ def _run(
     from kernbench.cli.failures import failed
     from kernbench.cli.run import run_bench
     from kernbench.errors import UsageError
+    from kernbench.scripts.program import is_of_pytorch
+    from kernbench.scripts.pytorch import with_devices
 
     try:
         if options["spec"] is not None:
@@ -88,6 +90,16 @@ def _run(
             raise typer.BadParameter("expected one, or --spec FILE", param_hint="BENCH")
         else:
             spec = spec_of_options("run", options, bench, arguments)
+            if not spec.as_torch and is_of_pytorch(Path(bench)):
+                source = context.get_parameter_source("topology")
+                named = source is not None and source.name == "COMMANDLINE"
+                spec = with_devices(torchrun_options.of_pytorch(spec, named))
+                if not options["quiet"]:
+                    print(
+                        f"kernbench: {Path(bench).name} imports PyTorch itself: it runs as with "
+                        "`kernbench torchrun`; --as-torch lets `import torch` mean kernbench.torch",
+                        file=sys.stderr,
+                    )
     except UsageError as error:
         raise typer.Exit(failed(error)) from None
     output = Output(**{name: options[name] for name in outputs_of("run")})

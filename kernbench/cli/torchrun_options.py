@@ -10,7 +10,7 @@ from kernbench.cli import program_command
 from kernbench.cli.option_table import outputs_of
 from kernbench.cli.output import Output
 from kernbench.cli.program_command import spec_of_options, value_of, with_value
-from kernbench.run_spec import RunSpec
+from kernbench.run_spec import PytorchRun, RunSpec
 from kernbench.run_spec.options import MORE_NODES, NNODES, NPROC_PER_NODE, ONE_NODE
 
 _MOST_NODES: Final = 4
@@ -125,6 +125,21 @@ def torchrun(
         raise typer.Exit(failed(error)) from None
     output = Output(**{name: options[name] for name in outputs_of("torchrun")})
     raise typer.Exit(run_bench(spec, output, options["explore"], options["hash_seeds"]))
+
+
+def of_pytorch(spec: RunSpec, machine_named: bool) -> RunSpec:
+    """Returns what `kernbench torchrun` does with the file of `kernbench run`.
+
+    Args:
+        spec: A run of a script that imports PyTorch itself.
+        machine_named: Whether the command names the machine of `spec`.
+    """
+    return replace(
+        spec,
+        pytorch=PytorchRun(),
+        nproc_per_node=spec.nproc_per_node or 1,
+        topology=spec.topology if machine_named else ONE_NODE,
+    )
 
 
 def _machine(nodes: int) -> str:

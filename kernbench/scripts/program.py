@@ -117,8 +117,8 @@ def _load(spec: RunSpec, path: Path) -> Program:
     _check_does_something(tree, path)
     if not spec.as_torch and _uses_pytorch(tree):
         print(
-            f"kernbench: {path.name} imports PyTorch itself, which `kernbench run` does not "
-            "simulate; `kernbench torchrun` does, and --as-torch lets `import torch` mean "
+            f"kernbench: {path.name} imports PyTorch itself, which is not simulated here; "
+            "`kernbench torchrun` simulates it, and --as-torch lets `import torch` mean "
             "kernbench.torch",
             file=sys.stderr,
         )
@@ -234,6 +234,19 @@ def _only_defines(tree: ast.Module) -> bool:
     ]
     functions = [node for node in statements if isinstance(node, ast.FunctionDef)]
     return bool(functions) and all(isinstance(node, _DEFINITIONS) for node in statements)
+
+
+def is_of_pytorch(path: Path) -> bool:
+    """Returns whether a file is a script for an installed PyTorch, and no bench.
+
+    Args:
+        path: The file; one that is not there, or no Python, is none.
+    """
+    try:
+        tree = _parsed(path)
+    except (UsageError, SyntaxError, OSError):
+        return False
+    return _uses_pytorch(tree) and not is_bench(tree)
 
 
 def _uses_pytorch(tree: ast.Module) -> bool:

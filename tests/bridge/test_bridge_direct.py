@@ -324,7 +324,7 @@ def test_random_programs_see_the_same(
     _check(seed, monkeypatch, data=data, full=seed % 2 == 1)
 
 
-@pytest.mark.slow
+@pytest.mark.at_length
 @pytest.mark.parametrize("data", [True, False])
 @pytest.mark.parametrize("seed", range(1000, 1040))
 def test_many_random_programs_see_the_same(

@@ -11,7 +11,9 @@ import pytest
 from bridge_torchrun import run
 
 import kernbench
+from kernbench.cli.app import app
 from kernbench.ranks.spawn_errors import SpawnException
+from kernbench.run_spec import PytorchRun, RunSpec
 
 torch = pytest.importorskip("torch")
 
@@ -104,6 +106,30 @@ def test_a_script_runs_in_every_rank_of_two_nodes(
     said = sorted(lines[:-1], key=lambda line: int(line.split()[0]))
     assert said == [f"{r} {r // 8} cuda:{r % 8} 120.0 __main__" for r in range(16)]
     assert lines[-1].endswith("; values computed on the CPU")
+
+
+def test_run_takes_a_script_of_pytorch_as_torchrun_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(EACH_RANK)
+    assert run("--nproc-per-node", 2, script) == 0
+    there = capsys.readouterr().out
+    with pytest.raises(SystemExit) as ended:
+        app(["run", "--nproc-per-node", "2", str(script)])
+    assert (ended.value.code, capsys.readouterr()) == (
+        0,
+        (
+            there,
+            "kernbench: train.py imports PyTorch itself: it runs as with `kernbench torchrun`; "
+            "--as-torch lets `import torch` mean kernbench.torch\n",
+        ),
+    )
+    with pytest.raises(SystemExit) as ended:
+        app(["run", "-q", "--topology", "sip8", "--json", f"{tmp_path}/run.json", str(script)])
+    assert (ended.value.code, capsys.readouterr().err) == (0, "")
+    spec = RunSpec.from_file(tmp_path / "run.json")
+    assert (spec.topology, spec.nproc_per_node, spec.pytorch) == ("sip8", 1, PytorchRun())
 
 
 def test_ranks_that_a_script_spawns_have_globals_modules_and_generators_of_their_own(

@@ -50,8 +50,18 @@ def test_essential_twins(kernbench: Kernbench, name: str, scheme: str) -> None:
     check(kernbench, cases)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "scheme"), pairs([*TWINS]))
+def in_turn() -> list[object]:
+    """Every configuration by every scheme; `.ci/run` has each by one scheme, in turn."""
+    marked: list[object] = []
+    for at, name in enumerate(TWINS):
+        own = schemes(TWINS[name])
+        for number, scheme in enumerate(own):
+            mark = pytest.mark.slow if number == at % len(own) else pytest.mark.at_length
+            marked.append(pytest.param(name, scheme, marks=mark))
+    return marked
+
+
+@pytest.mark.parametrize(("name", "scheme"), in_turn())
 def test_all_twins(kernbench: Kernbench, name: str, scheme: str) -> None:
     config, ranks = TWINS[name], 4 if scheme == "a2a+p2p" else 2
     check(

@@ -238,8 +238,8 @@ def test_a_script_that_imports_pytorch_is_told_of_the_option(
     assert "hint: --as-torch lets `import torch` mean kernbench.torch" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
     said = (
-        "script.py imports PyTorch itself, which `kernbench run` does not simulate; `kernbench "
-        "torchrun` does, and --as-torch lets `import torch` mean kernbench.torch\n"
+        "script.py imports PyTorch itself, which is not simulated here; `kernbench torchrun` "
+        "simulates it, and --as-torch lets `import torch` mean kernbench.torch\n"
     )
     assert _run(tmp_path, "import torch\n")[0] == 0
     assert said in capsys.readouterr().err

@@ -72,8 +72,7 @@ def batched(requests: list[CaseRequest], folder: Path, moment: int) -> Batched:
     ("seed", "kills"),
     [
         (0, 1),
-        pytest.param(1, 12, marks=pytest.mark.slow),
-        pytest.param(2, 90, marks=pytest.mark.at_length),
+        pytest.param(1, 90, marks=pytest.mark.at_length),
     ],
 )
 def test_kills_of_the_process(
