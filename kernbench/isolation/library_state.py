@@ -65,6 +65,10 @@ class _Slot(NamedTuple):
     copied: bool
 
 
+_WATCHED: Final[list[Written]] = []
+"""What the last run of this process has watched, for the next one; taken out while a run has it."""
+
+
 class LibraryState:
     """State of libraries, one for each rank; see the module. Finds modules, to look into them.
 
@@ -84,7 +88,7 @@ class LibraryState:
         self._rank = -1
         self._found: list[ModuleType] | None = None
         self._listed = list(listed)
-        self._written: Final = Written()
+        self._written = Written()
         self._watched: set[str] = set()
         self._count, self._newest = 0, ""  # of modules
 
@@ -93,8 +97,18 @@ class LibraryState:
         for name, module in list(sys.modules.items()):
             if name.partition(".")[0] not in _NEVER and _is_library(name, module):
                 self._watch(module)
+        before = _WATCHED.pop() if _WATCHED else None
+        if before is not None and before.stands():
+            self._written = before
+            before.absorb()
         self._watch_writes()
-        self._written.look()
+        self._written.begin()
+
+    def end(self) -> None:
+        """Hands what was watched to the next run of this process."""
+        if self._watched:
+            self._written.keep()
+            _WATCHED[:] = [self._written]
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Finds a module that ranks share as Python does, and looks at its state once it has run.
@@ -168,7 +182,8 @@ class LibraryState:
             self._watched.add(name)
             module = sys.modules[name]
             if (
-                isinstance(module, ModuleType)
+                not self._written.has(module)
+                and isinstance(module, ModuleType)
                 and name.partition(".")[0] not in _UNWATCHED
                 and name not in _MAINS
                 and not is_of_rank(name, module)

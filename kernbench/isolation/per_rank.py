@@ -190,6 +190,7 @@ def own_process(
         finally:
             for finder in finders:
                 sys.meta_path.remove(finder)
+            libraries.end()
 
 
 _NUMPY_FUNCTIONS: Final = {"seed": "seed", "sample": "random_sample", "ranf": "random_sample"}

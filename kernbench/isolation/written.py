@@ -6,6 +6,7 @@ microseconds. Only an owner whose version is another one is compared, name by na
 """
 
 import ctypes
+import sys
 from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any, Final
@@ -23,19 +24,49 @@ _OF_DICT: Final = 3 * ctypes.sizeof(ctypes.c_void_p)
 
 
 class Written:
-    """Sees attributes of modules and classes that are written."""
+    """Sees attributes of modules and classes that are written.
+
+    Runs may use it one after the other: each calls `begin`, then the others, and in the end `keep`.
+    """
 
     def __init__(self) -> None:
         self._owners: Final[list[Any]] = []
         self._known: Final[list[dict[str, Any]]] = []
         self._places: Final[list[int]] = []
         self._seen: Final[set[int]] = set()
+        self._modules: Final[set[int]] = set()
         self._memory: Any = None
         self._index: Any = ()
         self._versions: Any = np.zeros(0, np.uint32)
+        self._begun: Any = self._versions
+
+    def has(self, module: object) -> bool:
+        """Returns whether a module is watched."""
+        return id(module) in self._modules
+
+    def stands(self) -> bool:
+        """Returns whether all modules that are watched are still imported."""
+        return self._modules <= {id(module) for module in sys.modules.values()}
+
+    def begin(self) -> None:
+        """Takes what is known for what a run begins with."""
+        self.look()
+        self._begun = self._versions
+
+    def keep(self) -> None:
+        """Takes what stands at the end of a run as known, for the next one.
+
+        What a rank wrote is known until then: `changed` has seen it, and `look` has passed over
+        what was put back.
+        """
+        if _COUNTS:
+            for number in _others(self._begun, self._now()):
+                self._known[number] = dict(vars(self._owners[number]))
+        self.look()
 
     def add(self, module: ModuleType) -> None:
         """Watches a module and the classes that it defines, as they are now."""
+        self._modules.add(id(module))
         for owner in (module, *_classes_of(module)):
             if id(owner) in self._seen:
                 continue
@@ -66,12 +97,9 @@ class Written:
             return range(len(self._owners))
         before, now = self._versions, self._now()
         self._versions = now
-        others = now == 0
-        others[: len(before)] |= now[: len(before)] != before
-        others[len(before) :] = True
         if not now.all():
             self._give_versions(now)
-        return np.flatnonzero(others).tolist()
+        return _others(before, now)
 
     def absorb(self) -> None:
         """Takes what stands now as known."""
@@ -102,6 +130,15 @@ class Written:
             self._memory = np.frombuffer(words_from_base, np.uint32)
             self._index = (places - base) // 4
         return self._memory.take(self._index)
+
+
+def _others(before: Any, now: Any) -> list[int]:
+    """Returns the places of versions that are no more what they were, or that nobody knew."""
+    others = now == 0
+    others[: len(before)] |= now[: len(before)] != before
+    others[len(before) :] = True
+    found: list[int] = np.flatnonzero(others).tolist()
+    return found
 
 
 def _place(owner: Any) -> int:

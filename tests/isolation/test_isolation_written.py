@@ -4,7 +4,9 @@ import importlib
 import json
 import os
 import sys
+from operator import is_
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from unittest import mock
 
@@ -14,7 +16,7 @@ from bridge_ranks import on_ranks, others
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 torch = pytest.importorskip("torch")
 
-from kernbench.isolation import written  # noqa: E402
+from kernbench.isolation import library_state, written  # noqa: E402
 
 RANKS = 3
 
@@ -76,6 +78,51 @@ def test_what_a_rank_leaves_is_seen_by_nobody_after_it() -> None:
         assert not hasattr(torch.nn.Module, "added")
 
 
+def test_a_run_begins_with_what_stands_after_the_one_before() -> None:
+    """What a run has watched is watched again by the next: no module is looked at anew."""
+
+    def worker(rank: int) -> Any:
+        begun = (torch.nn.Module.__repr__(torch.nn.ReLU()), vars(torch.nn.Dropout).get("added"))
+        torch.nn.Module.__repr__ = lambda _: f"of {rank}"  # type: ignore[method-assign]
+        torch.nn.Dropout.added = rank  # type: ignore[attr-defined]
+        others()
+        return begun, repr(torch.nn.ReLU()), vars(torch.nn.Dropout)["added"]
+
+    real = torch.nn.Module.__repr__
+    on_ranks(worker, RANKS)
+    (watched,) = library_state._WATCHED
+    known = list(watched._known)
+    between = lambda _: "between"  # noqa: E731
+    with (
+        mock.patch.object(torch.nn.Module, "__repr__", between),
+        mock.patch.object(torch.nn.Dropout, "added", "outside", create=True),
+    ):
+        assert on_ranks(worker, RANKS) == [
+            (("between", "outside"), f"of {rank}", rank) for rank in range(RANKS)
+        ]
+        assert torch.nn.Module.__repr__ is between
+        assert vars(torch.nn.Dropout)["added"] == "outside"
+    assert on_ranks(worker, RANKS) == [
+        (("ReLU()", None), f"of {rank}", rank) for rank in range(RANKS)
+    ]
+    assert torch.nn.Module.__repr__ is real
+    assert not hasattr(torch.nn.Dropout, "added")
+    assert [watched] == library_state._WATCHED
+    if written._COUNTS:
+        same = sum(map(is_, known, watched._known))
+        assert same > 0.9 * len(known), "names of most owners were copied again"
+
+
+def test_modules_that_have_gone_are_watched_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone: Any = ModuleType("gone")
+    monkeypatch.setitem(sys.modules, "gone", gone)
+    on_ranks(lambda rank: rank, 1)
+    assert library_state._WATCHED[0].has(gone)
+    monkeypatch.delitem(sys.modules, "gone")
+    on_ranks(lambda rank: rank, 1)
+    assert not library_state._WATCHED[0].has(gone)
+
+
 _LIBRARY = """
 level = 1
 class Model:
@@ -110,9 +157,10 @@ def test_a_rank_writes_into_a_library_that_it_imports_itself(
         return *plainlib.build(), plainlib.Model.kind
 
     expected = [(f"of {rank}", rank + 10, rank + 10, "patched") for rank in range(RANKS)]
-    assert on_ranks(worker, RANKS) == expected
-    plainlib: Any = importlib.import_module("plainlib")
-    assert plainlib.build() == ("model", 1, 1)
+    for _ in range(2):  # the second run finds both imported
+        assert on_ranks(worker, RANKS) == expected
+        plainlib: Any = importlib.import_module("plainlib")
+        assert plainlib.build() == ("model", 1, 1)
 
 
 def test_a_rank_may_replace_what_kernbench_has_replaced() -> None:
