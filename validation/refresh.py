@@ -31,7 +31,7 @@ _IMAGES: Final = (
     "sort topk embedding_bag"
 )
 _PE: Final = "system.sip.pe"
-_TRITON: Final = "triton_add triton_softmax triton_gemm triton_flash"
+_TRITON: Final = "triton_add triton_softmax triton_gemm triton_flash triton_more"
 LAWS: Final[Sequence[tuple[str, str, str, str]]] = (
     ("products", f"{_PE}.gemm.library", "", "gemm gemm2 gemm_sustained"),
     ("attention", f"{_PE}.attention", "", "attention attention2"),

@@ -6,7 +6,9 @@ compiler: whoever launches a kernel says what its programs do, as far as that is
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from heapq import heapreplace
+from math import ceil
 from typing import Final
 
 from kernbench.hw.explained import Parts, Resource, Spent
@@ -51,6 +53,8 @@ class GridLaunch:
         registers: Of a thread.
         shared: Bytes of shared memory of a program.
         estimated: Whether instructions, registers and shared memory are, for want of machine code.
+        waits: How often a turn waits for its loads, if it waits for its own.
+        beside: Whether the products of a turn go on beside the instructions of the next.
     """
 
     warps: int
@@ -64,6 +68,8 @@ class GridLaunch:
     registers: int = 0
     shared: int = 0
     estimated: bool = False
+    waits: Fraction = Fraction(1)
+    beside: bool = False
 
     @property
     def programs(self) -> int:
@@ -186,9 +192,13 @@ class _Times:
         instructions = launch.instructions + in_turns
         products = self.products * (turns if launch.all_turns else 1) // self._all
         own = products * min(_TOGETHER, launch.warps) // launch.warps
-        alone = instructions * spec.step + own + spec.latency
+        if launch.beside:
+            alone = launch.instructions * spec.step + max(in_turns * spec.step, products)
+        else:
+            alone = instructions * spec.step + own
+        alone += spec.latency
         if launch.stages <= 1:
-            alone += turns * spec.latency
+            alone += ceil(turns * launch.waits) * spec.latency
         else:
             fed = (turns * spec.latency + in_turns * spec.step) // (launch.stages - 1)
             alone = max(alone, launch.instructions * spec.step + spec.latency + fed)

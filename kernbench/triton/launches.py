@@ -197,6 +197,7 @@ class Launch:
         addresses: Mapping[int, int],
         memory: Memory | None,
         extents: Mapping[int, int],
+        same: Mapping[int, int],
     ) -> GridPrice:
         """Returns what the launch takes on a device.
 
@@ -204,6 +205,7 @@ class Launch:
             addresses: Where pointers point, by number of the argument.
             memory: What programs may read that choose their ways by it; None without numbers.
             extents: Bytes of the tensors that are given, by number of the argument.
+            same: For each of them the first argument that is of the same memory.
 
         Raises:
             UnsupportedError: If it depends on numbers in memory, and there are none.
@@ -211,11 +213,11 @@ class Launch:
         counter = counter_of(self.executable, self.text)
         held = self._held(addresses if counter.looks else dict.fromkeys(self.pointers, 0))
         numbers = tuple(_key(one) for one in held)
-        key = "grid", self.hash, self.grid, numbers, *extents.items()
+        key = "grid", self.hash, self.grid, numbers, tuple(extents.items()), tuple(same.items())
         found = None if counter.looks else library.priced.get(key)
         if not isinstance(found, GridPrice):
             work = counter.count(self.grid, held, memory)
-            launch = grid_launch(work, self.machine(), self.warps, self.stages, extents)
+            launch = grid_launch(work, self.machine(), self.warps, self.stages, extents, same)
             found = grid_time(library, launch)
             library.priced.keep(key, found)
         return found

@@ -26,7 +26,7 @@ from kernbench.triton.machine_code import Loop, MachineCode, read_cubin
 _WAYS: Final = ("machine-code", "ir")
 """What times are worked out from, as `TIME_VARIABLE` says; the first by default."""
 
-_FILE: Final = "kernbench.machine.1.json"
+_FILE: Final = "kernbench.machine.2.json"
 """Name of what is kept of a kernel; the number is that of `MachineCode`'s form."""
 
 _KNOWN: Final[Table[str, "_Known"]] = Table("triton.machine_code")

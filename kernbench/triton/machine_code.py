@@ -19,6 +19,16 @@ _IDLE: Final = re.compile(r"(@!?U?P\w+ )?NOP\b")
 _AHEAD: Final = re.compile(r"(LDGSTS|UBLKCP|UTMALDG)\b")
 """Loads into shared memory, which nobody waits for at once."""
 
+_LOAD: Final = re.compile(r"\b(LDG|LDGSTS)\b(\.\w+)*")
+_WIDTHS: Final = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
+"""Bytes that a thread loads, by the word of the instruction that tells them; 4 without one."""
+
+_BARRIER: Final = re.compile(r"\bBAR\b")
+"""Where a program waits for all its warps, and these for what they have loaded."""
+
+_BESIDE: Final = re.compile(r"WARPGROUP\.DEPBAR\.LE gsb\d+, 0x0*[1-9a-f]")
+"""Waits for products, but leaves some of them under way."""
+
 _USAGE: Final = re.compile(r"REG:(\d+) STACK:(\d+)")
 
 
@@ -30,11 +40,18 @@ class Loop:
         instructions: Those in it, and in no loop inside of it.
         innermost: Whether it has no loop inside.
         ahead: Whether it loads what later turns use.
+        loaded: Bytes that a thread loads.
+        waits: How often it waits for loads, if none is ahead: those that no barrier parts are under
+            way together.
+        beside: Whether its last product goes on beside the instructions of the next turn.
     """
 
     instructions: int
     innermost: bool
     ahead: bool
+    loaded: int = 0
+    waits: int = 1
+    beside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,16 +142,32 @@ def loops_of(listing: str) -> tuple[int, Sequence[Loop]]:
     of = [-1] * len(instructions)  # the innermost loop of each instruction
     for number, (begin, end) in enumerate(spans):
         of[begin : end + 1] = [number] * (end + 1 - begin)
-    counts, ahead = [0] * (len(spans) + 1), [False] * (len(spans) + 1)
+    inside: list[list[str]] = [[] for _ in range(len(spans) + 1)]
     for number, instruction in zip(of, instructions, strict=True):
-        counts[number] += not _IDLE.match(instruction)
-        ahead[number] |= bool(_AHEAD.search(instruction))
+        if not _IDLE.match(instruction):
+            inside[number].append(instruction)
     loops = [
-        Loop(
-            counts[number],
+        _loop(
+            inside[number],
             not any(begin <= other and stop <= end for other, stop in spans[number + 1 :]),
-            ahead[number],
         )
         for number, (begin, end) in enumerate(spans)
     ]
-    return counts[-1], loops
+    return len(inside[-1]), loops
+
+
+def _loop(instructions: Sequence[str], innermost: bool) -> Loop:
+    loaded = waits = 0
+    ahead = beside = waiting = False
+    for instruction in instructions:
+        load = _LOAD.search(instruction)
+        ahead |= bool(_AHEAD.search(instruction))
+        beside |= bool(_BESIDE.search(instruction))
+        if load:
+            words = load[0].split(".")
+            loaded += next((_WIDTHS[word] for word in reversed(words) if word in _WIDTHS), 4)
+            waits += load[1] == "LDG" and not waiting
+            waiting |= load[1] == "LDG"
+        elif _BARRIER.search(instruction):
+            waiting = False
+    return Loop(len(instructions), innermost, ahead, loaded, waits, beside)

@@ -76,8 +76,9 @@ class Work:
     Attributes:
         turns: How many programs, and turns of innermost loops of each of them; runs of equal ones
             in the order of the grid, or with many programs in the order of turns.
-        loops: Of each loop in the order of the text: whether it is an innermost one, and its turns
-            in all programs together.
+        loops: Of each loop in the order of the text: whether it is an innermost one, its turns in
+            all programs together, and elements and bytes of an element of each tile that a turn
+            loads.
         accesses: Loads and stores.
         flop: Operations of products, by type of the operands as a machine's file names it.
         issued: Estimate of what the threads of all programs together issue: outside of innermost
@@ -88,7 +89,7 @@ class Work:
     """
 
     turns: Sequence[tuple[int, int]]
-    loops: Sequence[tuple[bool, int]]
+    loops: Sequence[tuple[bool, int, Sequence[tuple[int, int]]]]
     accesses: Sequence[Access]
     flop: Mapping[str, int]
     issued: tuple[int, int]
@@ -100,17 +101,18 @@ class Work:
         """Bytes that programs load and store, as often as they do."""
         return sum(each.nbytes * (each.loads + each.stores) for each in self.accesses)
 
-    def distinct(self, extents: Mapping[int, int]) -> int:
+    def distinct(self, extents: Mapping[int, int], same: Mapping[int, int]) -> int:
         """Returns how many different bytes are loaded, and stored: no more than there are.
 
         Args:
             extents: Bytes of the tensors that are given, by number of the argument.
+            same: For each of them the first argument that is of the same memory.
         """
         asked: dict[tuple[int | None, bool], int] = {}
         for each in self.accesses:
             for way, there in ((False, each.loads), (True, each.stores)):
                 if there:
-                    key = each.root, way
+                    key = None if each.root is None else same.get(each.root, each.root), way
                     asked[key] = asked.get(key, 0) + each.nbytes
         return sum(
             nbytes if root is None else min(nbytes, extents.get(root, nbytes))
@@ -194,7 +196,9 @@ def _work(
         if each is not None:
             often += int(each.sum()) * total // ways.most
         if block.loop:
-            loops.append((block.innermost, often))
+            kinds = [moved(each) for each, _ in block.operations if each.name in LOADS]
+            loaded_tiles = [(kind.numel, kind.dtype.itemsize) for kind in kinds]
+            loops.append((block.innermost, often, loaded_tiles))
             if block.innermost:
                 turns += all_ if each is None else all_ + each
         loaded = 0

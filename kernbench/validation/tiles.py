@@ -1,11 +1,12 @@
-"""Kernels of Triton: tables of launches of the kernels in `kernbench.triton.measured`."""
+"""Kernels of Triton: launches of those in `triton.measured` and `triton.measured_more`."""
 
 import importlib
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
-from kernbench.validation.table import BESIDE, COUNT, FLAG, MEASURED, Row, Table
-from kernbench.validation.timing import alone_us, new
+from kernbench.calibration.lines import known
+from kernbench.validation.table import BESIDE, COUNT, FLAG, MEASURED, NOTE, WORD, Row, Table
+from kernbench.validation.timing import alone_us, behind_us, new
 
 _WARPS_OF_ADD: Final = 4
 """Triton's default, which the table does not tell."""
@@ -13,9 +14,9 @@ _WARPS_OF_ADD: Final = 4
 _ONLY_PYTORCH: Final = "kernels of Triton run under PyTorch"
 
 
-def _kernels() -> Any:
+def _kernels(module: str = "measured") -> Any:
     """Returns the kernels; only programs that need Triton import it."""
-    return importlib.import_module("kernbench.triton.measured")
+    return importlib.import_module(f"kernbench.triton.{module}")
 
 
 def _needs(row: Row) -> tuple[str, ...]:
@@ -61,6 +62,119 @@ def _options(row: Row) -> Mapping[str, int]:
     return {"num_warps": int(row["warps"]), "num_stages": int(row["stages"])}
 
 
+_CALLS: Final = 10
+_CALLS_OF_FLASH: Final = 5
+"""How many launches of `triton_more` follow each other between the two events."""
+
+_PRODUCT: Final = 8192
+"""Rows and columns of the two products before them, behind which the host runs ahead."""
+
+_VOCABULARY: Final = 32000
+"""Rows of the table in which `gather_rows` looks rows up."""
+
+Launched = tuple[tuple[int, ...], tuple[object, ...]]
+"""The grid of a launch, and what the kernel is given."""
+
+
+class _Sizes(NamedTuple):
+    """What a row of `triton_more` tells; 0 or empty is what its kernel has not."""
+
+    m: int
+    n: int
+    k: int
+    bm: int
+    bn: int
+    bk: int
+    group: int
+    option: str
+
+
+def _more(torch: Any, row: Row) -> Mapping[str, float]:
+    name = row["kernel"]
+    counts = {column: int(row[column]) for column in _Sizes._fields if column != "option"}
+    sizes = _Sizes(**counts, option=row["option"])
+    grid, given = known(_MORE, name, "kernel")(torch, sizes)
+    launch, options = getattr(_kernels("measured_more"), name)[grid], _options(row)
+    big, calls = new(torch, _PRODUCT, _PRODUCT), _CALLS_OF_FLASH if name == "flash" else _CALLS
+    return {"us": behind_us(torch, lambda: big @ big, lambda: launch(*given, **options), calls)}
+
+
+def _layer_norm(torch: Any, sizes: _Sizes) -> Launched:
+    m, n = sizes[:2]
+    x, y, w = new(torch, m, n), new(torch, m, n), new(torch, n)
+    return (m,), (x, y, w, w, n, 1e-5, sizes.bn)
+
+
+def _rms_loop(torch: Any, sizes: _Sizes) -> Launched:
+    m, n = sizes[:2]
+    x, y, w = new(torch, m, n), new(torch, m, n), new(torch, n)
+    return (m,), (x, y, w, n, 1e-5, sizes.bn)
+
+
+def _swiglu(torch: Any, sizes: _Sizes) -> Launched:
+    n, bn = sizes.n, sizes.bn
+    a, c = new(torch, n), new(torch, n)
+    return (_up(n, bn),), (a, a, c, n, bn)
+
+
+def _dropout(torch: Any, sizes: _Sizes) -> Launched:
+    n, bn = sizes.n, sizes.bn
+    x, y = new(torch, n), new(torch, n)
+    return (_up(n, bn),), (x, y, n, 0.1, 7, bn)
+
+
+def _transpose(torch: Any, sizes: _Sizes) -> Launched:
+    m, n, _, side, *_ = sizes
+    x, y = new(torch, m, n), new(torch, n, m)
+    return (m // side, n // side), (x, y, m, n, side)
+
+
+def _column_sum(torch: Any, sizes: _Sizes) -> Launched:
+    m, n, _, bm, bn, *_ = sizes
+    x, out = new(torch, m, n), new(torch, n, dtype="fp32")
+    return (n // bn, sizes.group), (x, out, m, n, bm, bn)
+
+
+def _scan_rows(torch: Any, sizes: _Sizes) -> Launched:
+    m, n = sizes[:2]
+    x, y = new(torch, m, n, dtype="fp32"), new(torch, m, n, dtype="fp32")
+    return (m,), (x, y, n, sizes.bn)
+
+
+def _gather_rows(torch: Any, sizes: _Sizes) -> Launched:
+    m, n = sizes[:2]
+    table, out = new(torch, _VOCABULARY, n), new(torch, m, n)
+    ids = (torch.arange(m, device="cuda") * 7919) % _VOCABULARY
+    return (m,), (ids, table, out, n, sizes.bn)
+
+
+def _grouped_gemm(torch: Any, sizes: _Sizes) -> Launched:
+    m, n, k, bm, bn, bk, group, option = sizes
+    a, b, c = (new(torch, *shape) for shape in ((m, k), (k, n), (m, n)))
+    given = a, b, c, m, n, k, bm, bn, bk, group, option == "act"
+    return (_up(m, bm) * _up(n, bn),), given
+
+
+def _more_flash(torch: Any, sizes: _Sizes) -> Launched:
+    heads, length, width, bm, bn, *_, option = sizes
+    q, o = new(torch, heads, length, width), new(torch, heads, length, width)
+    return (length // bm, heads), (q, q, q, o, length, 0.1, width, bm, bn, option == "causal")
+
+
+_MORE: Final[Mapping[str, Callable[[Any, _Sizes], Launched]]] = {
+    "layer_norm": _layer_norm,
+    "rms_loop": _rms_loop,
+    "swiglu": _swiglu,
+    "dropout": _dropout,
+    "transpose": _transpose,
+    "column_sum": _column_sum,
+    "scan_rows": _scan_rows,
+    "gather_rows": _gather_rows,
+    "gemm": _grouped_gemm,
+    "flash": _more_flash,
+}
+"""Makes the tensors of a kernel of `triton_more`, by its name."""
+
 _TILED: Final = {"stages": COUNT, "warps": COUNT, "us": MEASURED}
 
 TABLES: Final = (
@@ -104,6 +218,21 @@ TABLES: Final = (
         program=_flash,
         only_pytorch=_ONLY_PYTORCH,
         needs=_needs,
+    ),
+    Table(
+        name="triton_more",
+        about="kernels of Triton that were predicted before they were measured",
+        columns={
+            "kernel": WORD,
+            **dict.fromkeys(("m", "n", "k", "bm", "bn", "bk"), COUNT),
+            **dict.fromkeys(("stages", "warps", "group"), COUNT),
+            "option": NOTE,
+            "us": MEASURED,
+        },
+        program=_more,
+        only_pytorch=_ONLY_PYTORCH,
+        needs=_needs,
+        part=lambda row, column: row["kernel"],
     ),
 )
 """The tables of kernels of Triton."""

@@ -86,3 +86,26 @@ def eager_us(torch: Any, call: Call, calls: int = REPLAYS) -> float:
     end.record()
     torch.cuda.synchronize()
     return 1e3 * float(begin.elapsed_time(end)) / calls
+
+
+def behind_us(torch: Any, before: Call, call: Call, calls: int) -> float:
+    """Returns the microseconds of a call behind others that keep the device busy, back to back.
+
+    Args:
+        before: What keeps the device busy; called twice, so that the host has issued all that
+            follows before it ends.
+        call: What is timed; called three times before.
+        calls: How often it is called between the events; the time is of one.
+    """
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize()
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    before()
+    before()
+    begin.record()
+    for _ in range(calls):
+        call()
+    end.record()
+    torch.cuda.synchronize()
+    return 1e3 * float(begin.elapsed_time(end)) / calls

@@ -1,6 +1,7 @@
 """Launches of programs on tiles, timed by hand."""
 
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -81,6 +82,21 @@ def test_one_stage_waits_for_each_load(library: Library) -> None:
     assert ns(library, **loop, flop=flop, stages=3) == 1000 + 10 * 270
     # With many ahead the instructions and the product are left.
     assert ns(library, **loop, flop=flop, stages=9) == 1000 + 10 * 140
+
+
+def test_loads_of_several_turns_are_waited_for_together(library: Library) -> None:
+    loop = {"turns": ((_PES, 10),), "turn_instructions": 20, "instructions": 0, "stages": 1}
+    # 10 turns of 40; three waits, as the last two turns wait, too.
+    assert ns(library, **loop, waits=Fraction(1, 4)) == 1000 + 10 * 40 + 3 * 500
+
+
+def test_instructions_of_a_turn_are_beside_the_product_of_the_one_before(library: Library) -> None:
+    loop = {"turns": ((_PES, 10),), "turn_instructions": 20, "instructions": 30, "stages": 9}
+    # Of 400 ns and 40 ns a turn the longer counts, and what is outside of them.
+    flop = {"bf16": _PES * 10 * 400_000}
+    assert ns(library, **loop, flop=flop, beside=True) == 1000 + 30 * 2 + 10 * 400
+    assert ns(library, **loop, flop=flop) == 1000 + 30 * 2 + 10 * (400 + 40)
+    assert ns(library, **loop, beside=True) == 1000 + 30 * 2 + 10 * 500 // 8 + 10 * 40 // 8
 
 
 def test_warps_of_other_groups_go_on_beside_a_product(library: Library) -> None:

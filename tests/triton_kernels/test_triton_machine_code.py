@@ -1,5 +1,8 @@
 """Loops of machine code, and what a launch becomes of it, by hand."""
 
+from dataclasses import replace
+from fractions import Fraction
+
 from kernbench.kernels.grids import GridLaunch
 from kernbench.triton.machine_code import Loop, MachineCode, loops_of
 from kernbench.triton.timing import grid_launch
@@ -32,12 +35,32 @@ def test_a_branch_back_closes_a_loop() -> None:
 
     # LDC, BRA, STG, EXIT, and the BRA to itself.
     assert outside == 5
-    assert loops == [Loop(3, innermost=False, ahead=True), Loop(2, innermost=True, ahead=False)]
+    assert loops == [
+        Loop(3, innermost=False, ahead=True, loaded=16, waits=0),
+        Loop(2, innermost=True, ahead=False, waits=0),
+    ]
+
+
+def test_loads_that_no_barrier_parts_are_waited_for_together() -> None:
+    listing = """
+.L_x_1:
+        /*0000*/              @!P2 LDG.E.128 R8, desc[UR6][R16.64] ;
+        /*0010*/                   LDG.E.U16 R12, desc[UR6][R18.64] ;
+        /*0020*/                   STS [R4], R8 ;
+        /*0030*/                   BAR.SYNC.DEFER_BLOCKING 0x0 ;
+        /*0040*/                   LDG.E R14, desc[UR6][R20.64] ;
+        /*0050*/                   WARPGROUP.DEPBAR.LE gsb0, 0x0 ;
+        /*0060*/               @P2 BRA `(.L_x_1) ;
+        /*0070*/                   EXIT ;
+"""
+    assert loops_of(listing)[1] == [Loop(7, True, False, loaded=16 + 2 + 4, waits=2)]
+    under_way = listing.replace("gsb0, 0x0", "gsb0, 0x1")
+    assert loops_of(under_way)[1] == [Loop(7, True, False, loaded=22, waits=2, beside=True)]
 
 
 WORK = Work(
     turns=[(4, 10), (4, 30)],
-    loops=[(False, 16), (True, 160)],
+    loops=[(False, 16, []), (True, 160, [(128, 4), (1, 8)])],
     accesses=[Access(0, loads=True, stores=False, nbytes=4096)],
     flop={"bf16": 1000},
     issued=(8 * 2 * 32, 160 * 3 * 2 * 32),
@@ -47,7 +70,7 @@ WORK = Work(
 
 
 def launch(machine: MachineCode | None) -> GridLaunch:
-    return grid_launch(WORK, machine, warps=2, stages=3, extents={0: 1024})
+    return grid_launch(WORK, machine, warps=2, stages=3, extents={0: 1024}, same={})
 
 
 def test_loops_of_the_code_are_those_of_the_text() -> None:
@@ -70,6 +93,25 @@ def test_loops_that_the_compiler_has_changed_take_the_most_turns_together() -> N
     code = MachineCode(40, 512, 20, [Loop(7, True, True), Loop(3, True, True)])
     assert launch(code).turn_instructions == 5
     assert launch(code).instructions == 20
+
+
+def test_a_loop_whose_turn_loads_what_four_of_the_text_do_is_unrolled() -> None:
+    # In a turn of the text each of 64 threads loads two numbers of 4 bytes and the one of 8.
+    unrolled = Loop(40, True, False, loaded=4 * 16, waits=1)
+    found = launch(MachineCode(40, 512, 50, [Loop(6, False, False), unrolled]))
+    assert (found.turn_instructions, found.waits) == (10, Fraction(1, 4))
+    # What three turns take stands outside, for those that are left over.
+    assert found.instructions == 50 - 30 + 6 * 16 // 8
+    parted = replace(unrolled, waits=4)
+    found = launch(MachineCode(40, 512, 50, [Loop(6, False, False), parted]))
+    assert (found.turn_instructions, found.waits) == (40, Fraction(1))
+
+
+def test_products_are_beside_instructions_where_all_loops_leave_them_under_way() -> None:
+    leaves, waits = (Loop(5, True, True, beside=beside) for beside in (True, False))
+    assert launch(MachineCode(40, 512, 20, [leaves])).beside
+    assert not launch(MachineCode(40, 512, 20, [leaves, waits])).beside
+    assert not launch(MachineCode(40, 512, 20, [])).beside
 
 
 def test_no_loads_are_ahead_where_the_code_has_none() -> None:

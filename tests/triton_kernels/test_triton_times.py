@@ -120,6 +120,26 @@ def test_bytes_are_those_that_programs_ask_for_and_not_those_of_the_tensors() ->
     assert quarter < 0.4 * whole
 
 
+def test_a_tensor_that_is_given_twice_comes_through_the_hbm_once() -> None:
+    n = 3 << 22
+
+    def of(first: int, second: int) -> Any:
+        def work() -> Any:
+            both, out = torch.zeros(2 * n, device="cuda"), torch.zeros(n, device="cuda")
+            halves = both[:n], both[n:]
+            return lambda: kernels.add[(n // 1024,)](
+                halves[first], halves[second], out, n, BLOCK=1024
+            )
+
+        return work
+
+    # As many bytes as a sum of two thirds of the elements.
+    expected = microseconds(adding(2 * n // 3), data=False)
+    assert microseconds(of(0, 0), data=False) == pytest.approx(expected, rel=0.01)
+    # Two parts of one storage are different memory.
+    assert microseconds(of(0, 1), data=False) == microseconds(adding(n), data=False)
+
+
 def test_turns_that_depend_on_numbers_are_refused_without_them() -> None:
     def work() -> Any:
         x = torch.zeros(1, device="cuda")

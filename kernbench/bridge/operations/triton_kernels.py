@@ -4,7 +4,7 @@ A launch runs the kernel at once on the tensors that it is given, if these have 
 command on the current stream. See ADR 0056.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, Final
 
 import torch
@@ -49,6 +49,11 @@ class Place:
         shape = " x ".join(map(str, tensor.shape)) or "one element"
         dtype = str(tensor.dtype).removeprefix("torch.")
         self._label: Final = f"argument {given.name}, a tensor of {shape} {dtype}"
+
+    @property
+    def memory(self) -> Hashable:
+        """Is equal for tensors of the same elements of a storage."""
+        return id(self.held), self.tensor.storage_offset(), self.tensor.nbytes
 
     @property
     def block(self) -> Span:
@@ -135,7 +140,9 @@ class SimulatedDevices:
             def compute() -> Entered:
                 addresses, memory = _addresses(launch, places), _memory(rank, launch, places)
                 extents = {place.number: place.tensor.nbytes for place in places}
-                price = launch.price(device.library, addresses, memory, extents)
+                first: dict[Hashable, int] = {}
+                same = {each.number: first.setdefault(each.memory, each.number) for each in places}
+                price = launch.price(device.library, addresses, memory, extents, same)
                 if memory is not None:
                     launch.run(addresses, memory, print)
                 hold = Hold(process.engine, device.compute, price, None)
