@@ -91,7 +91,7 @@ class Reach(Hold):
     Args:
         resource: What it holds of its device.
         duration: How long, in picoseconds.
-        moves: What goes over links; at least one.
+        moves: What goes over links.
     """
 
     __slots__ = ("_moves",)
@@ -104,14 +104,24 @@ class Reach(Hold):
 
     def held(self, command: Command, begin: int, end: int) -> None:
         """See `Hold`: sends its bytes from the beginning on."""
-        engine = self._engine
-        if not engine.timed:
-            super().held(command, begin, end)
-            return
-        rank, loop = command.host.rank, engine.loop
+        self.reach(command, begin, begin, end)
 
-        def arrived(last: int) -> None:
+    def reach(self, command: Command, begin: int, sends: int, end: int) -> None:
+        """Ends the command at a time, or when its bytes have come if that is later.
+
+        Args:
+            begin: When it began, in picoseconds.
+            sends: When its first bytes leave.
+            end: When all else is done.
+        """
+        engine, rank = self._engine, command.host.rank
+        loop, owner = engine.loop, engine.command_owner(rank)
+
+        def over(last: int) -> None:
             engine.complete(command, begin, max(end, last), None)
 
-        owner, at = engine.command_owner(rank), max(begin, loop.now)
-        loop.at(at, owner, send, engine, rank, self._moves, at, arrived)
+        if engine.timed and self._moves:
+            at = max(sends, loop.now)
+            loop.at(at, owner, send, engine, rank, self._moves, at, over)
+        else:
+            loop.at(max(end, loop.now), owner, over, end)

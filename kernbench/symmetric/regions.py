@@ -26,13 +26,17 @@ class Block:
         group: Name of the group to share it with if nobody says another one; None: all ranks.
 
     Attributes:
+        label: Name in reports.
         handles: What the rank that made it has got for it, by name of the group.
+        puts: Who has changed a word last that kernels may poll, by its first byte (`visits.Put`).
     """
 
     def __init__(self, sip: int, group: str | None = None) -> None:
         self.sip: Final = sip
         self.group: Final = group
+        self.label = "symmetric memory"
         self.handles: Final[dict[str, Any]] = {}
+        self.puts: Final[dict[int, Any]] = {}
 
     def moves(self, sip: int, nbytes: int, *, writes: bool) -> list[Move]:
         """Returns what goes over links if a device touches some of it.

@@ -1,4 +1,4 @@
-"""`torch.distributed._symmetric_memory`: what stands for the C++ class of its handles (ADR 0066)."""
+"""`torch.distributed._symmetric_memory`: what stands for the C++ class of handles (ADR 0066)."""
 
 import importlib
 from collections.abc import Callable, Iterator, Sequence
@@ -28,13 +28,13 @@ def _bytes_of(rank: Rank, tensor: torch.Tensor) -> torch.Tensor:
 
 def _alias(rank: Rank, theirs: Held, whole: torch.Tensor) -> torch.Tensor:
     """Returns all bytes of another rank's storage as memory that the calling rank may touch."""
-    assert theirs.shared is not None
     with unseen():
         if rank.data:
             mine = torch.from_numpy(theirs.array_of(whole.untyped_storage()))
         else:
             mine = torch.empty(whole.numel(), dtype=torch.uint8, device="meta")
     held = Held(theirs.storage, rank, on_device=True)
+    assert theirs.shared is not None
     held.share(theirs.shared)
     held.stand_for(mine.untyped_storage())
     return mine
@@ -57,6 +57,8 @@ class SymmetricMemory(Handle):
         self._wholes: Final[dict[str, list[torch.Tensor]]] = {}
         for at, of in enumerate(("block", "signal pad")):
             given = [region.parts[place][0][at] for place in range(self.world_size)]
+            for member, one in zip(region.group.ranks, given, strict=True):
+                _held(one).shared.label = f"the {of} of rank {member} in {region.name}"
             self._wholes[of] = [
                 one if place == self.rank else _alias(rank, _held(one), one)
                 for place, one in enumerate(given)
@@ -69,6 +71,7 @@ class SymmetricMemory(Handle):
             for pointers in (self.buffer_ptrs, self.signal_pad_ptrs)
         ]
         self.buffer_ptrs_dev, self.signal_pad_ptrs_dev = (one.data_ptr() for one in self._tables)
+        rank.hazards.tables.update((self.buffer_ptrs_dev, self.signal_pad_ptrs_dev))
 
     @staticmethod
     def is_symm_mem_tensor(tensor: torch.Tensor) -> bool:
@@ -160,7 +163,7 @@ class SymmetricMemory(Handle):
     stream_write_value32 = memset32
 
 
-def _held(tensor: torch.Tensor) -> Held:
+def _held(tensor: torch.Tensor) -> Any:
     return STORAGES[tensor.untyped_storage()._cdata]
 
 

@@ -50,11 +50,13 @@ class Hazards:
             hold nothing yet, of which `Held.direct` tells.
         unwritten: The storages that hold nothing yet, wholly or in part.
         moves: What the operation that was looked at last moves over links.
+        tables: Addresses at which addresses of symmetric memory lie.
     """
 
     def __init__(self, rank: Rank) -> None:
         self.alert = self.watch = self._shares = False
         self.moves: list[Move] = []
+        self.tables: Final[set[int]] = set()
         self._rank = rank
         self._used: dict[Held, None] = {}
         self._blank: Final[dict[Held, Blank]] = {}
