@@ -20,7 +20,6 @@ from kernbench.bridge.operations.shape_mode import ShapeMode, Shapes
 from kernbench.bridge.programs.children import without_devices
 from kernbench.bridge.programs.patches import patched
 from kernbench.bridge.tensors.hazards import Hazards
-from kernbench.bridge.tensors.no_numbers import MADE_UP
 from kernbench.bridge.tensors.storages import STORAGES
 from kernbench.des import Killed
 from kernbench.des.threads import ThreadPool
@@ -31,6 +30,7 @@ from kernbench.isolation import per_rank
 from kernbench.isolation.children import forks_end
 from kernbench.isolation.endings import ProcessEnded, at_end
 from kernbench.isolation.library_state import LibraryState
+from kernbench.isolation.made_up import MADE_UP
 from kernbench.isolation.modules import Modules
 from kernbench.isolation.packing import Packed, packed
 from kernbench.isolation.per_rank import PerRank, own_process
@@ -60,7 +60,7 @@ def bridged(
     Args:
         data: Whether tensors have numbers.
         fake: Whether a value that is read is 0 if there are none; otherwise that is an error.
-            `no_numbers.MADE_UP` counts such reads.
+            `isolation.made_up.MADE_UP` counts such reads.
         same_ranks: Whether ranks do the same, so that some of them run the program and the others
             repeat what the first one does; only without numbers.
         witnesses: With `same_ranks`, which ranks run it beside the first one; None for the last.

@@ -20,6 +20,7 @@ from kernbench.errors import OptionError, call_site, site_fact
 from kernbench.memory import dtypes
 from kernbench.process.process import RankLocal, current_process
 from kernbench.process.types import CPU, Device
+from kernbench.ranks.groups import ProcessGroup
 from kernbench.tensors.memory import Memory
 from kernbench.tensors.new import new_tensor, wrap
 from kernbench.tensors.running import cuda_device
@@ -80,6 +81,11 @@ def monitored_barrier(
 
 _TOKENS: Final[RankLocal[dict[Device, Tensor]]] = RankLocal("tokens of barriers", lambda _: {})
 """The tensor of one element that a rank's barriers reduce, by device."""
+
+
+def meet(name: str, group: ProcessGroup) -> None:
+    """Waits, on the host, until every rank of a group has called; reports call it `name`."""
+    _barrier(name, group, False, None)
 
 
 def _barrier(

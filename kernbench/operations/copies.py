@@ -7,7 +7,6 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from kernbench.errors import OperandError, UnsupportedError, call_site, site_fact, warn_at_call
-from kernbench.hw.claims import Use, never
 from kernbench.memory import Array, DType, Storage, View, contiguous_strides, dtypes
 from kernbench.memory.windows import is_contiguous
 from kernbench.operations.elementwise import check_distinct, layout
@@ -17,6 +16,7 @@ from kernbench.process.types import CPU, Device, DeviceLike
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.data_executor import Effect
 from kernbench.sim_engine.engine import GraphEngine, Hold
+from kernbench.symmetric.links import Move, send
 from kernbench.tensors import tape
 from kernbench.tensors.errors import TensorError, refuse
 from kernbench.tensors.memory import Label, Memory
@@ -26,9 +26,6 @@ from kernbench.tensors.running import find_device, read_back, run, wait_for
 from kernbench.tensors.tensor import Tensor
 
 __all__ = ["clone"]
-
-_VC_CHUNK: Final = 256
-"""Bytes of a virtual-channel chunk of a copy between devices."""
 
 
 def copy_(self: Tensor, other: Tensor, non_blocking: bool = False) -> Tensor:
@@ -207,22 +204,13 @@ class PeerCopy:
             engine.complete(command, start, start, self._effect)
 
     def _send(self, command: Command, start: int) -> None:
-        engine, network, topology = self._engine, self._engine.network, self._engine.topology
-        source, destination = (topology.cube_node(sip) for sip in self._ends)
-        dma = engine.devices[self._ends[0]].sip.pe.dma
-        path = network.path(source, destination, dma, _VC_CHUNK)
-        owner = engine.command_owner(command.host.rank)
-        # Whoever claims these links meanwhile learns that they are shared.
-        claim = network.claims.take(Use([path]), self, never, alone=False)
+        engine, (source, destination) = self._engine, self._ends
 
         def arrived(end: int) -> None:
-            network.claims.drop(claim)
             engine.complete(command, start, end, self._effect)
 
-        chunk = topology.machine.system.sips.network.chunk
-        arrival = network.copy(path, self._nbytes, chunk, start, owner)
-        # The moment is known while the last byte is still on its way.
-        arrival.when_settled(lambda end: engine.loop.at(end, owner, arrived, end))
+        move = Move(source, destination, self._nbytes)
+        send(engine, command.host.rank, [move], start, arrived)
 
 
 def _peer_copy(process: Process, src: Tensor, out: Tensor, fresh: bool) -> None:

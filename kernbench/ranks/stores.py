@@ -262,3 +262,22 @@ class KeyValues:
     def clone(self) -> Any:
         """Returns the store itself, which all ranks share."""
         return self
+
+
+class WithoutQueues(KeyValues):
+    """Keys and values alone, as those of PyTorch's `FileStore`."""
+
+    def queue_push(self, key: str, value: str | bytes) -> None:
+        """Raises `NotImplementedError`, as PyTorch's does."""
+        raise NotImplementedError(_NO_QUEUES)
+
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        """Raises `NotImplementedError`, as PyTorch's does."""
+        raise NotImplementedError(_NO_QUEUES)
+
+    def queue_len(self, key: str) -> int:
+        """Raises `NotImplementedError`, as PyTorch's does."""
+        raise NotImplementedError(_NO_QUEUES)
+
+
+_NO_QUEUES: Final = "queue support is not implemented."

@@ -11,6 +11,7 @@ from kernbench.process.process import Process
 from kernbench.ranks.departures import departure
 from kernbench.ranks.gathering import Gathering
 from kernbench.ranks.meeting import Call, Meeting
+from kernbench.ranks.polls import Poll
 from kernbench.ranks.ranges import folded
 from kernbench.ranks.transfers import Transfer
 from kernbench.ranks.waiting import Head, WaitGraph
@@ -278,6 +279,9 @@ def _waiting(task: Task, reason: object) -> str:
 
 def unexplained(deadlock: DeadlockError) -> Verdict:
     """Returns the verdict on a deadlock that no collective or message explains."""
+    polls = [reason for _, reason in deadlock.waits if isinstance(reason, Poll)]
+    if polls:
+        return _polling(polls, deadlock)
     verdict = Verdict("", "ranks wait for what can never happen", "")
     for task, reason in deadlock.waits:
         verdict.facts.append(_waiting(task, reason))
@@ -285,6 +289,33 @@ def unexplained(deadlock: DeadlockError) -> Verdict:
             verdict.views[task.subject.rank] = ""
     verdict.views = verdict.views or {0: ""}
     return verdict
+
+
+def _polling(polls: Sequence[Poll], deadlock: DeadlockError) -> Verdict:
+    """Returns the verdict on kernels that poll what nobody is left to write (K7)."""
+    ranks = sorted({poll.rank for poll in polls})
+    verdict = Verdict(
+        "K7",
+        f"{_kernels(ranks)} memory that nobody is left to write",
+        "every rank launches the kernel, with as many programs, and signals all whom it waits for",
+    )
+    for poll in polls:
+        verdict.facts += [f"rank {poll.rank}: {poll.told[0]}", *poll.told[1:]]
+        verdict.views[poll.rank] = ""
+    for task, reason in deadlock.waits:
+        if not isinstance(reason, Poll):
+            verdict.facts.append(_waiting(task, reason))
+            if isinstance(task.subject, Process):
+                verdict.views[task.subject.rank] = ""
+    return verdict
+
+
+def _kernels(ranks: Sequence[int]) -> str:
+    return (
+        f"a kernel of {folded(ranks)} polls"
+        if len(ranks) == 1
+        else (f"kernels of {folded(ranks)} poll")
+    )
 
 
 def tags_differ(sends: Sequence[Transfer], receives: Sequence[Transfer]) -> Verdict:

@@ -103,6 +103,7 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "torch._C._distributed_c10d": (
         "Work",
+        "_SymmetricMemory.signal_pad_size",
         "_register_process_group",
         "_set_thread_isolation_mode",
     ),
@@ -143,6 +144,10 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = {
         "_set_pg_timeout",
         "_warn_not_in_group",
         "_world",
+    ),
+    "torch.distributed._symmetric_memory": (
+        "_SymmetricMemory",
+        "_should_use_implicit_mempool",
     ),
     "torch.distributed.fsdp._debug_utils": ("SimpleProfiler.profiling", "SimpleProfiler.results"),
     "torch.distributed.fsdp._init_utils": ("torch",),

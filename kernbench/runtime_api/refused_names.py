@@ -76,11 +76,6 @@ _GROUPS: Final = (
         "ranks are started by torch.multiprocessing.spawn or kernbench torchrun",
     ),
     (
-        "torch.distributed._symmetric_memory",
-        "empty rendezvous enable_symm_mem_for_group",
-        _COLLECTIVES,
-    ),
-    (
         "torch.distributed.rpc",
         "rpc_sync rpc_async remote RRef method_factory new_method",
         _COLLECTIVES,

@@ -425,10 +425,19 @@ class Hold:
             return
         else:
             end = resource.reserve(start, duration)
-        engine.complete(command, end - duration, end + self.latency, self._effect)
+        self.held(command, end - duration, end)
 
     def _hold(self, command: Command, start: int, resource: Fifo) -> None:
         """Holds a resource in the order of time: now is its turn."""
         begin = max(start, resource.free)
         end = resource.reserve(start, self.duration)
+        self.held(command, begin, end)
+
+    def held(self, command: Command, begin: int, end: int) -> None:
+        """Ends a command whose time on the resource is known.
+
+        Args:
+            begin: When it got the resource, in picoseconds.
+            end: When it gives the resource back, in picoseconds.
+        """
         self._engine.complete(command, begin, end + self.latency, self._effect)

@@ -20,6 +20,18 @@ class Label(NamedTuple):
         return format(str(self), spec)
 
 
+class SizedBlock:
+    """Name in reports of memory of which only the size is known."""
+
+    __slots__ = ("nbytes",)
+
+    def __init__(self, nbytes: int) -> None:
+        self.nbytes = nbytes
+
+    def __str__(self) -> str:
+        return f"storage of {self.nbytes} bytes"
+
+
 class Memory(Guard):
     """The storage that a tensor and its views share.
 

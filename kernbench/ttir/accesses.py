@@ -54,6 +54,7 @@ def _load(compiler: Compiler, operation: Operation) -> Step:
     other = more[1].number if len(more) > 1 else None
     shape, dtype = result.type.shape, result.type.dtype
     number, source = result.number, pointer.number
+    polls = operation.attributes.get("isVolatile") is True
 
     def step(frame: Frame) -> None:
         values = frame.values
@@ -69,6 +70,10 @@ def _load(compiler: Compiler, operation: Operation) -> Step:
             )
         except OutsideError as error:
             raise outside(error, operation, frame) from None
+        if polls:
+            held = None if mask is None else plain(values[mask])
+            root = compiler.roots.get(source)
+            frame.launch.memory.turned(plain(values[source]), shape, dtype, held, root, looked=True)
 
     return step
 

@@ -82,14 +82,19 @@ def changed(
         allocation.read = allocation.written = True
         elements = allocation.view(dtype)
         indices = ((address[places] - allocation.start) // dtype.itemsize).reshape(-1)
+        allocation.stored += indices.size * dtype.itemsize
         news = [each[places].reshape(-1) for each in operands]
+        before = elements[indices]
         if not wanted and isinstance(combine, np.ufunc):
             combine.at(elements, indices, news[0])
             memory.changes += 1
-            continue
-        found, differs = _in_turn(elements, indices, news, combine)
-        memory.changes += differs
-        out[places] = found.reshape(out[places].shape)
+        else:
+            found, differs = _in_turn(elements, indices, news, combine)
+            memory.changes += differs
+            out[places] = found.reshape(out[places].shape)
+        if memory.beside is not None:
+            offsets, changed = indices * dtype.itemsize, elements[indices] != before
+            memory.beside.turned(allocation, offsets, changed, memory.touched, looked=wanted)
     memory.wrote(address, address.shape[1:], dtype, active, root)
     return out
 

@@ -25,7 +25,7 @@ from kernbench.ttir.marks import marking, may_mark
 from kernbench.ttir.memory import Memory
 from kernbench.ttir.module import Module, Operation
 from kernbench.ttir.races import RaceError, Races
-from kernbench.ttir.reports import race, report, warning
+from kernbench.ttir.reports import race, report, waiting, warning
 from kernbench.ttir.roots import touched
 
 HANDLERS: Final[Mapping[str, Handler]] = {
@@ -109,13 +109,23 @@ class Executable:
                 self._warned.add((error.operation, cause))
                 warning(report(error, self.module.kernel.name, grid, memory), error.operation)
 
-        launch = Launch(grid, memory, say, warn)
+        beside, name = memory.beside, self.module.kernel.name
+
+        def wait(loop: Operation, program: int) -> None:
+            assert beside is not None
+            beside.wait(lambda: waiting(loop, program, name, grid))
+
+        launch = Launch(grid, memory, say, warn, None if beside is None else wait)
         memory.races = Races(memory.ranges(self.stores), total) if races else None
         try:
             with np.errstate(all="ignore"):
                 for first in range(0, total, together):
                     programs = np.arange(first, min(total, first + together))
+                    if beside is not None:
+                        beside.begin(first, memory.touched)
                     self._run(compiled, programs, arguments, launch)
+                if beside is not None:
+                    beside.begin(total, memory.touched)
         except ProgramError as error:
             raise report(error, self.module.kernel.name, grid, memory) from None
         except RaceError as error:

@@ -170,7 +170,8 @@ def _while(compiler: Compiler, operation: Operation) -> Step:
     needed = compiler.outside(operation.regions)
     before = compiler.body(before_region[0])
     after = compiler.body(after_region[0])
-    compiler.waits |= _synchronises(compiler, operation.regions)
+    synchronises = _synchronises(compiler, operation.regions)
+    compiler.waits |= synchronises
     first = [value.number for value in operation.operands]
     results = [result.number for result in operation.results]
 
@@ -206,6 +207,9 @@ def _while(compiler: Compiler, operation: Operation) -> Step:
                 current.values[argument] = one
             held = run_body(after, current)
             if memory.changes == changes and _same(given, held):
+                if synchronises and frame.launch.wait is not None:
+                    frame.launch.wait(operation, int(current.programs[0]))
+                    continue
                 message = "waits for what no program before it writes"
                 raise ProgramError("wait", operation, message, int(current.programs[0]), ())
         for result, collected in zip(results, done, strict=True):

@@ -47,9 +47,11 @@ class Launch:
         say: Takes what they print.
         warn: Takes what is used of lanes that a mask leaves out, and what has left them out; None
             if nobody asks.
+        wait: Lets a program wait for other launches, given the loop and the program's number; None
+            if there are none.
 
     Attributes:
-        grid: See above, as for `memory`, `say` and `warn`.
+        grid: See above, as for the others.
     """
 
     def __init__(
@@ -58,11 +60,13 @@ class Launch:
         memory: Memory,
         say: Callable[[str], None],
         warn: "Callable[[ProgramError, Operation], None] | None" = None,
+        wait: Callable[[Operation, int], None] | None = None,
     ) -> None:
         self.grid: Final = grid
         self.memory: Final = memory
         self.say: Final = say
         self.warn: Final = warn
+        self.wait: Final = wait
 
     def program(self, number: int) -> tuple[int, int, int]:
         """Returns the place in the grid of a program."""

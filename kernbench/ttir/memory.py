@@ -5,9 +5,10 @@ tensor alone. A tile whose last axis lies element after element is copied row by
 gathered.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from math import prod
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from kernbench.ttir.arithmetic import Array
 from kernbench.ttir.races import Access, Races
 from kernbench.ttir.rows import Rows, joint_shape, leading, rows_of, shortened, spread
 from kernbench.ttir.sums import Value, plain
+
+_FLAGS: Final = 1024
+"""Most elements of a store that others may poll; larger ones store what is no flag."""
 
 _BITS: Final = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
@@ -29,6 +33,8 @@ class Allocation:
         data: Its bytes, in one dimension.
         read: Whether a program has read it.
         written: Whether a program has written it.
+        loaded: Bytes that programs have read, as often as they have.
+        stored: The same of bytes that they have written.
         unwritten: True for each byte that nothing has written; None if all are written. What
             programs write is taken out of it.
     """
@@ -38,6 +44,8 @@ class Allocation:
     data: np.ndarray[Any, np.dtype[np.uint8]]
     read: bool = False
     written: bool = False
+    loaded: int = 0
+    stored: int = 0
     unwritten: np.ndarray[Any, np.dtype[np.bool_]] | None = None
     _views: dict[np.dtype[Any], Array] = field(default_factory=dict)
 
@@ -53,6 +61,40 @@ class Allocation:
             whole = len(self.data) // dtype.itemsize * dtype.itemsize
             found = self._views[dtype] = self.data[:whole].view(dtype)
         return found
+
+
+class Beside(Protocol):
+    """Kernels of other devices that run at the same time, and touch some of the same memory."""
+
+    def begin(self, program: int, touched: int) -> None:
+        """Notes that a program begins.
+
+        Args:
+            program: Its number; the number of programs once all have ended.
+            touched: Bytes that programs have moved so far.
+        """
+        ...
+
+    def turned(
+        self, allocation: Allocation, offsets: Array, changed: Array, touched: int, *, looked: bool
+    ) -> None:
+        """Notes that a program has touched elements by which kernels may wait for each other.
+
+        Args:
+            offsets: Of the elements in the allocation, in bytes.
+            changed: True for those that it has changed.
+            touched: Bytes that programs have moved so far.
+            looked: Whether it may go on by what it has found there.
+        """
+        ...
+
+    def wait(self, told: Callable[[], Sequence[str]]) -> None:
+        """Waits until another one has changed something.
+
+        Args:
+            told: Returns what the program waits for, for reports.
+        """
+        ...
 
 
 class OutsideError(Exception):
@@ -89,6 +131,8 @@ class Memory:
         arguments: See above.
         changes: How many operations have changed something.
         races: Looks for races in the launch; None if nobody does.
+        beside: Kernels that run at the same time, and touch some of the memory; None without any.
+        touched: Bytes that programs have moved.
     """
 
     def __init__(
@@ -97,6 +141,8 @@ class Memory:
         self.arguments: Final = dict(arguments)
         self.changes = 0
         self.races: Races | None = None
+        self.beside: Beside | None = None
+        self.touched = 0
         unique = {each.start: each for each in (*others, *arguments.values())}
         self._marks: Final = (
             self._marks_of(unique) if any(map(_incomplete, unique.values())) else None
@@ -156,6 +202,8 @@ class Memory:
         for allocation, places in self._allocations(full, active, dtype, root):
             allocation.read = True
             indices = (full[places] - allocation.start) // dtype.itemsize
+            allocation.loaded += indices.size * dtype.itemsize
+            self.touched += indices.size * dtype.itemsize
             out[places] = allocation.view(dtype)[indices]
         if active is None or other is None:
             return out
@@ -188,6 +236,37 @@ class Memory:
         self.changes += 1
         self._checked(address, shape, values, mask, root, by)
         self.wrote(address, shape, values.dtype, mask, root)
+        if self.beside is not None and prod(shape) <= _FLAGS:
+            self.turned(plain(address), shape, values.dtype, mask, root, looked=False)
+
+    def turned(
+        self,
+        address: Array,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        mask: Array | None,
+        root: int | None,
+        *,
+        looked: bool,
+    ) -> None:
+        """Tells kernels beside this one of elements that are looked at, or are all changed.
+
+        Args:
+            address: Byte addresses.
+            shape: Shape of a tile.
+            mask: True for the elements; None for all.
+            root: See `load`.
+            looked: Whether they are looked at.
+        """
+        if self.beside is None:
+            return
+        full = spread(address, shape)
+        active = None if mask is None else np.broadcast_to(mask, joint_shape(full, mask))
+        full = full if active is None else np.broadcast_to(full, active.shape)
+        for allocation, places in self._allocations(full, active, dtype, root):
+            offsets = (full[places] - allocation.start).reshape(-1)
+            changed = np.full(offsets.shape, not looked)
+            self.beside.turned(allocation, offsets, changed, self.touched, looked=looked)
 
     def _checked(
         self,
@@ -232,6 +311,8 @@ class Memory:
         for allocation, places in self._allocations(full, active, dtype, root):
             allocation.written = True
             indices = (full[places] - allocation.start) // dtype.itemsize
+            allocation.stored += indices.size * dtype.itemsize
+            self.touched += indices.size * dtype.itemsize
             allocation.view(dtype)[indices] = values[places]
 
     def _marks_of(self, unique: "Mapping[int, Allocation]") -> "Memory":
@@ -243,6 +324,11 @@ class Memory:
             made[start] = Allocation(each.label, start, data)
         given = {number: made[each.start] for number, each in self.arguments.items()}
         return Memory(given, list(made.values()))
+
+    @property
+    def allocations(self) -> "list[Allocation]":
+        """All allocations; one that several arguments point into may be there several times."""
+        return list({id(one): one for one in (*self.arguments.values(), *self._sorted)}.values())
 
     @property
     def incomplete(self) -> bool:
@@ -319,6 +405,8 @@ class Memory:
         found, places, allocation = windows
         allocation.read = True
         out: Array = found[places].view(dtype)
+        allocation.loaded += out.nbytes
+        self.touched += out.nbytes
         if length < rows.length:
             joint = (*out.shape[:-1], rows.length)
             if other is None:
@@ -338,6 +426,8 @@ class Memory:
         found, places, allocation = windows
         shape = (*np.broadcast_shapes(places.shape, values.shape[:-1]), rows.length)
         allocation.written = True
+        allocation.stored += prod(shape) * values.itemsize
+        self.touched += prod(shape) * values.itemsize
         values = values[..., : rows.length]
         found[np.broadcast_to(places, shape[:-1])] = np.ascontiguousarray(values).view(found.dtype)
         return True

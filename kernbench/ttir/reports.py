@@ -93,6 +93,18 @@ def report(
     return KernelAssertionError(f"{kernel}: {said}", [*facts, f"{program}{lane}"])
 
 
+def waiting(loop: Operation, program: int, kernel: str, grid: tuple[int, int, int]) -> list[str]:
+    """Returns what is told of a program that polls what another launch is to change.
+
+    Args:
+        loop: The loop in which it polls.
+        program: Number of the program.
+        kernel: Name of the kernel.
+        grid: Extents of its launch.
+    """
+    return [f"program {_program(program, grid)} of {kernel} polls", *_places(loop)]
+
+
 def warning(error: KernbenchError, operation: Operation) -> None:
     """Warns of what is no error, at the line that asks for an operation."""
     site = next(iter(_mine(operation)), Site("kernel", 1))

@@ -194,7 +194,7 @@ def _begins(rank: int) -> None:
 @pytest.mark.parametrize("fake", [True, False])
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
 def test_parameters_begin_with_random_numbers(fake: bool) -> None:
-    from kernbench.bridge.tensors.no_numbers import MADE_UP
+    from kernbench.isolation.made_up import MADE_UP
 
     _SEEN.clear()
     _run(data=False, worker=_begins, ranks=2, fake=fake)
@@ -203,7 +203,7 @@ def test_parameters_begin_with_random_numbers(fake: bool) -> None:
 
 
 def test_a_value_that_is_read_is_refused() -> None:
-    from kernbench.bridge.tensors.no_numbers import MADE_UP
+    from kernbench.isolation.made_up import MADE_UP
 
     with pytest.raises(Exception, match="there are no numbers"):
         _run(data=False, worker=_reads, ranks=1)
@@ -211,7 +211,7 @@ def test_a_value_that_is_read_is_refused() -> None:
 
 
 def test_a_value_that_is_read_is_made_up_and_counted() -> None:
-    from kernbench.bridge.tensors.no_numbers import MADE_UP
+    from kernbench.isolation.made_up import MADE_UP
 
     _SEEN.clear()
     _run(data=False, worker=_reads, ranks=1, fake=True)

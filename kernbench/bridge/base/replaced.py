@@ -47,12 +47,7 @@ def takes_tensors(patch: Patch) -> bool:
 
 
 LIKE: Final = (
-    "empty_like",
-    "full_like",
-    "ones_like",
-    "rand_like",
-    "randint_like",
-    "randn_like",
+    *("empty_like", "full_like", "ones_like", "rand_like", "randint_like", "randn_like"),
     "zeros_like",
 )
 """Functions that make tensors like another one."""

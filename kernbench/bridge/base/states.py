@@ -84,15 +84,9 @@ PROCESS: Final[tuple[State, ...]] = (
     *map(
         _switch,
         (
-            "cublas_allow_fp16_accumulation",
-            "cudnn_benchmark",
-            "cudnn_deterministic",
-            "cudnn_enabled",
-            "deterministic_fill_uninitialized_memory",
-            "mkldnn_deterministic",
-            "mkldnn_enabled",
-            "nnpack_enabled",
-            "warnAlways",
+            *("cublas_allow_fp16_accumulation", "cudnn_benchmark", "cudnn_deterministic"),
+            *("cudnn_enabled", "deterministic_fill_uninitialized_memory", "mkldnn_deterministic"),
+            *("mkldnn_enabled", "nnpack_enabled", "warnAlways"),
         ),
     ),
     *map(

@@ -71,13 +71,8 @@ FUNCTIONS: Final[dict[str, Any]] = {
     **{
         name: cuda_memory.FUNCTIONS[name]
         for name in (
-            "memory_stats",
-            "memory_allocated",
-            "max_memory_allocated",
-            "memory_reserved",
-            "max_memory_reserved",
-            "reset_accumulated_memory_stats",
-            "reset_peak_memory_stats",
+            *("memory_stats", "memory_allocated", "max_memory_allocated", "memory_reserved"),
+            *("max_memory_reserved", "reset_accumulated_memory_stats", "reset_peak_memory_stats"),
         )
     },
 }

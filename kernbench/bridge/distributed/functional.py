@@ -13,16 +13,11 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
 from kernbench.bridge.base.here import Rank, this_rank
+from kernbench.bridge.distributed.symmetric import of_symmetric_memory
 
 _REDUCTIONS: Final = {
-    "sum": dist.ReduceOp.SUM,
-    "avg": dist.ReduceOp.AVG,
-    "product": dist.ReduceOp.PRODUCT,
-    "min": dist.ReduceOp.MIN,
-    "max": dist.ReduceOp.MAX,
-    "band": dist.ReduceOp.BAND,
-    "bor": dist.ReduceOp.BOR,
-    "bxor": dist.ReduceOp.BXOR,
+    name: getattr(dist.ReduceOp, name.upper())
+    for name in ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
 }
 
 
@@ -158,6 +153,7 @@ _BY_NAME: Final[dict[str, Callable[..., Any]]] = {
 
 def collective(func: Any) -> Callable[..., Any] | None:
     """Returns what does a functional collective on tensors of a device; None for others."""
-    if func.namespace not in {"_c10d_functional", "_dtensor"}:
-        return None
-    return _BY_NAME.get(func._overloadpacket.__name__)
+    name = func._overloadpacket.__name__
+    if func.namespace == "symm_mem":
+        return of_symmetric_memory(name)
+    return _BY_NAME.get(name) if func.namespace in {"_c10d_functional", "_dtensor"} else None

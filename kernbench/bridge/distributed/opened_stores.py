@@ -12,6 +12,7 @@ from kernbench.bridge.base.here import this_rank
 from kernbench.bridge.distributed.store import SimStore
 from kernbench.isolation.replaced import Patch
 from kernbench.ranks.opened_stores import PORTS, Opened
+from kernbench.ranks.stores import WithoutQueues
 
 _DEFAULT: Final = timedelta(seconds=300)
 _WORKERS: Final = "init/"
@@ -21,7 +22,6 @@ _TAKEN: Final = (
     "The server socket has failed to listen on any local network address. port: {}, useIpv6: "
     "false, code: -98, name: EADDRINUSE, message: address already in use"
 )
-_NO_QUEUES: Final = "queue support is not implemented."
 
 
 OPENED: Final = Opened()
@@ -95,7 +95,7 @@ class TCPStore(SimStore):
         return super().num_keys() + bool(self._server.workers)
 
 
-class FileStore(SimStore):
+class FileStore(WithoutQueues, SimStore):
     """`torch.distributed.FileStore`: all ranks that name the same file share its keys.
 
     Args:
@@ -124,18 +124,6 @@ class FileStore(SimStore):
     def has_extended_api(self) -> bool:
         """Returns False, as PyTorch's does, though it has the calls."""
         return False
-
-    def queue_push(self, key: str, value: str | bytes) -> None:
-        """Raises `NotImplementedError`, as PyTorch's does."""
-        raise NotImplementedError(_NO_QUEUES)
-
-    def queue_pop(self, key: str, block: bool = True) -> bytes:
-        """Raises `NotImplementedError`, as PyTorch's does."""
-        raise NotImplementedError(_NO_QUEUES)
-
-    def queue_len(self, key: str) -> int:
-        """Raises `NotImplementedError`, as PyTorch's does."""
-        raise NotImplementedError(_NO_QUEUES)
 
 
 class HashStore(SimStore):

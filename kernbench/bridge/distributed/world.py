@@ -27,12 +27,7 @@ from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.world import world_of
 
 OF_MODULE: Final = (
-    "pg_map",
-    "pg_names",
-    "pg_group_ranks",
-    "pg_backend_config",
-    "tags_to_pg",
-    "pg_to_tag",
+    *("pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "tags_to_pg", "pg_to_tag"),
 )
 """What `distributed_c10d._World` keeps in variables of its module, beside `group_count`."""
 

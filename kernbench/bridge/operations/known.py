@@ -67,23 +67,8 @@ class Known:
     """
 
     __slots__ = (
-        "blank",
-        "collective",
-        "cost",
-        "draws",
-        "durations",
-        "func",
-        "onto",
-        "operands",
-        "plain",
-        "reads",
-        "repeats",
-        "resizes",
-        "run",
-        "shards",
-        "size",
-        "sizes",
-        "sparse",
+        *("blank", "collective", "cost", "draws", "durations", "func", "onto", "operands"),
+        *("plain", "reads", "repeats", "resizes", "run", "shards", "size", "sizes", "sparse"),
     )
 
     def __init__(self, func: Any, data: bool) -> None:

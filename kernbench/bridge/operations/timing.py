@@ -48,9 +48,10 @@ from kernbench.bridge.tensors.storages import (
 )
 from kernbench.bridge.tensors.unwritten import zeroed
 from kernbench.errors import not_simulated
-from kernbench.process.act import Alone
+from kernbench.process.act import Alone, act
 from kernbench.process.process import Process
 from kernbench.runtime_api.refused_names import REFUSED
+from kernbench.symmetric.links import Reach
 
 _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
 _FAKE: Final = torch._C._TorchDispatchModeKey.FAKE
@@ -294,6 +295,12 @@ class TimeMode(TorchDispatchMode):
         if args and cost.lists:  # the first argument may be a number
             tensors = next((len(one) for one in args if type(one) in _LISTS), 0)
             self.eager.spend(self.eager.calls.tensor * tensors)
+        moves = self._hazards.moves
+        if moves:
+            self._hazards.moves = []
+            reach = Reach(self._engine, self._device.compute, duration, moves)
+            act(process, cost.name, "compute", stream, reach)
+            return
         self._alone.issue(cost.name, stream, duration)
 
     def _higher_order(self, func: HigherOrderOperator, args: Any) -> Any:

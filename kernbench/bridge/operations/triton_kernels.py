@@ -17,7 +17,8 @@ from kernbench.errors import KernbenchError, call_site, not_simulated, site_fact
 from kernbench.isolation.replaced import WhenImported
 from kernbench.kernels.grids import LANES
 from kernbench.process.act import Entered, Span, act
-from kernbench.sim_engine.engine import Hold
+from kernbench.symmetric.links import Move
+from kernbench.symmetric.visits import Visit, action_of
 from kernbench.triton import registering
 from kernbench.triton.launches import Given, Launch, LaunchError
 from kernbench.ttir.memory import Allocation, Memory
@@ -59,6 +60,11 @@ class Place:
     def block(self) -> Span:
         """The elements, for the guard of the memory."""
         return Span(self.held, self.held.window_of(self.tensor))
+
+    def moves(self, rank: Rank, *, writes: bool) -> list[Move]:
+        """Returns what goes over links if all elements are read, or written."""
+        shared, nbytes = self.held.shared, self.tensor.nbytes
+        return [] if shared is None else shared.moves(rank.sip, nbytes, writes=writes)
 
     def allocation(self) -> Allocation:
         """Returns the memory for the programs: all of the storage, as on a GPU."""
@@ -143,10 +149,16 @@ class SimulatedDevices:
                 first: dict[Hashable, int] = {}
                 same = {each.number: first.setdefault(each.memory, each.number) for each in places}
                 price = launch.price(device.library, addresses, memory, extents, same)
-                if memory is not None:
+                visit = None
+                if memory is None:
+                    moves = [move for one in reads for move in one.moves(rank, writes=False)]
+                    moves += [move for one in writes for move in one.moves(rank, writes=True)]
+                else:
+                    visit = memory.beside = _visit(rank, memory)
                     launch.run(addresses, memory, print)
-                hold = Hold(process.engine, device.compute, price, None)
-                return Entered(hold, None, {"grid": list(launch.grid)})
+                    moves = visit.moves(memory.allocations) if visit is not None else []
+                work = action_of(process.engine, device.compute, price, visit, moves)
+                return Entered(work, None, {"grid": list(launch.grid)})
 
             try:
                 act(
@@ -216,6 +228,12 @@ def _addresses(launch: Launch, places: list[Place]) -> dict[int, int]:
 def _memory(rank: Rank, launch: Launch, places: list[Place]) -> Memory | None:
     """Returns the numbers that the programs may touch; None if tensors have none."""
     if not rank.data:
+        given = {one.value for one in launch.given if isinstance(one.value, int)}
+        if launch.reaches_all and not rank.hazards.tables.isdisjoint(given):
+            raise not_simulated(
+                f"kernel {launch.name}, which loads addresses of symmetric memory, without numbers",
+                "pass tensors of get_buffer(), or run with numbers (--data on)",
+            )
         return None
     allocations = {place.number: place.allocation() for place in places}
     others = []
@@ -223,8 +241,22 @@ def _memory(rank: Rank, launch: Launch, places: list[Place]) -> Memory | None:
         for held in STORAGES.values():
             storage = held.ref()
             if held.on_device and held.owner is rank.process and storage is not None:
-                others.append(_allocation("a tensor that is no argument", held, storage))
+                known = held.shared
+                label = "a tensor that is no argument" if known is None else known.label
+                others.append(_allocation(label, held, storage))
     return Memory(allocations, others)
+
+
+def _visit(rank: Rank, memory: Memory) -> Visit | None:
+    """Returns what notes that kernels of several ranks meet; None if they cannot."""
+    starts = {one.start for one in memory.allocations}
+    shared = {
+        ADDRESS(storage): held.shared
+        for held in STORAGES.values()
+        if held.shared is not None and held.owner is rank.process
+        if (storage := held.ref()) is not None and ADDRESS(storage) in starts
+    }
+    return Visit(rank.process, shared) if shared else None
 
 
 def patches() -> Iterator[WhenImported]:

@@ -26,6 +26,7 @@ from kernbench.bridge.distributed import (
     pipelines,
     rpc,
     splitting,
+    symmetric,
 )
 from kernbench.bridge.distributed.comm_hooks import registering
 from kernbench.bridge.distributed.ddp_check import checker
@@ -48,42 +49,15 @@ from kernbench.isolation.replaced import Patch, WhenImported
 from kernbench.isolation.replacing import Replacing
 
 FACTORIES: Final = [
-    "arange",
-    "empty",
-    "empty_permuted",
-    "empty_strided",
-    "eye",
-    "full",
-    "linspace",
-    "logspace",
-    "ones",
-    "rand",
-    "randint",
-    "randn",
-    "randperm",
-    "range",
-    "tensor",
-    "as_tensor",
-    "asarray",
-    "zeros",
-    "scalar_tensor",
-    "hamming_window",
-    "hann_window",
-    "bartlett_window",
-    "blackman_window",
-    "kaiser_window",
-    "tril_indices",
-    "triu_indices",
+    *("arange", "empty", "empty_permuted", "empty_strided", "eye", "full", "linspace", "logspace"),
+    *("ones", "rand", "randint", "randn", "randperm", "range", "tensor", "as_tensor", "asarray"),
+    *("zeros", "scalar_tensor", "hamming_window", "hann_window", "bartlett_window"),
+    *("blackman_window", "kaiser_window", "tril_indices", "triu_indices"),
 ]
 SPARSE: Final = [f"sparse_{kind}_tensor" for kind in ("coo", "csr", "csc", "bsr", "bsc")]
 SPARSE.append("sparse_compressed_tensor")
 METHODS: Final = [
-    "new_empty",
-    "new_empty_strided",
-    "new_full",
-    "new_ones",
-    "new_tensor",
-    "new_zeros",
+    *("new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros"),
 ]
 
 
@@ -191,6 +165,7 @@ def _distributed() -> Iterator[Patch | WhenImported]:
     yield from splitting.patches()
     yield from opened_stores.patches()
     yield from rpc.patches()
+    yield from symmetric.patches()
     reducers = Reducers(dist.Reducer)
     yield Patch(dist.Reducer, "_rebuild_buckets", _method(reducers.rebuild))
     yield Patch(dist, "Reducer", reducers.make)

@@ -23,16 +23,8 @@ _NOT_FUSED: Final = (
 )
 
 _OF_COMPILED: Final = (
-    "code",
-    "get_debug_state",
-    "graph",
-    "graph_for",
-    "inlined_graph",
-    "name",
-    "qualified_name",
-    "save",
-    "save_to_buffer",
-    "schema",
+    *("code", "get_debug_state", "graph", "graph_for", "inlined_graph", "name", "qualified_name"),
+    *("save", "save_to_buffer", "schema"),
 )
 """What programs ask a scripted function for."""
 

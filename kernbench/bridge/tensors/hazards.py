@@ -21,6 +21,7 @@ from kernbench.bridge.tensors.unwritten import Blank, Operation, Unwritten
 from kernbench.errors import is_ours
 from kernbench.process.access import Verb
 from kernbench.sim_engine.command import Command, Stream
+from kernbench.symmetric.links import Move
 from kernbench.tensors.tensor import Tensor
 
 _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
@@ -48,10 +49,14 @@ class Hazards:
         watch: Whether operations that go the long way are looked at: there also are storages that
             hold nothing yet, of which `Held.direct` tells.
         unwritten: The storages that hold nothing yet, wholly or in part.
+        moves: What the operation that was looked at last moves over links.
+        tables: Addresses at which addresses of symmetric memory lie.
     """
 
     def __init__(self, rank: Rank) -> None:
-        self.alert = self.watch = False
+        self.alert = self.watch = self._shares = False
+        self.moves: list[Move] = []
+        self.tables: Final[set[int]] = set()
         self._rank = rank
         self._used: dict[Held, None] = {}
         self._blank: Final[dict[Held, Blank]] = {}
@@ -70,6 +75,11 @@ class Hazards:
         if self._rank.races is None:
             self._rank.races = Races(self._rank)
             self._changed()
+
+    def watch_shared(self) -> None:
+        """Watches from now on which operations touch symmetric memory."""
+        self._shares = True
+        self._changed()
 
     def look(self, operands: "Operands", name: str, args: Sequence[Any], kwargs: Any) -> bool:
         """Looks at the operands of an operation that is about to run.
@@ -95,6 +105,12 @@ class Hazards:
         # As in `process.act`: what an operation in place does too early is that it writes.
         if operands.writes:
             tensors.sort(key=_reads)
+        self.moves = []
+        for tensor, verb in tensors if self._shares and not operands.free else ():
+            held = STORAGES.get(tensor.untyped_storage()._cdata)
+            if held is not None and held.shared is not None:
+                nbytes = tensor.numel() * tensor.element_size()
+                self.moves += held.shared.moves(self._rank.sip, nbytes, writes=verb == "wrote")
         for tensor, verb in tensors if self.alert else ():
             held = STORAGES.get(tensor.untyped_storage()._cdata)
             if held is None or operands.free:
@@ -232,7 +248,7 @@ class Hazards:
 
     def _set_switches(self) -> None:
         self.alert = bool(self._used or self._rank.races is not None)
-        self.watch = self.alert or bool(self._blank)
+        self.watch = self.alert or self._shares or bool(self._blank)
 
 
 class Operands:

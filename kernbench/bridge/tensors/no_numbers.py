@@ -7,7 +7,8 @@ import torch
 
 from kernbench.bridge.base.here import HERE, Rank
 from kernbench.bridge.tensors.storages import is_on_device
-from kernbench.errors import CallSite, NoDataError, site_fact
+from kernbench.errors import NoDataError, site_fact
+from kernbench.isolation.made_up import MADE_UP
 
 _ATEN: Final = torch.ops.aten
 _META: Final = torch.device("meta")
@@ -22,40 +23,6 @@ _DEPENDS: Final = frozenset((torch.Tag.data_dependent_output, torch.Tag.dynamic_
 
 _MASKS: Final = frozenset((torch.bool, torch.uint8))
 """Types of indices that choose elements by their values."""
-
-
-class MadeUp:
-    """Values that were made up since there are no numbers (`--data fake`).
-
-    Attributes:
-        count: How many reads there were.
-        first: Where the first was; None without any.
-    """
-
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        """Forgets all reads."""
-        self.count = 0
-        self.first: CallSite | None = None
-        self._by = ""
-
-    def note(self, rank: Rank) -> None:
-        """Notes a read."""
-        self.count += 1
-        if self.count == 1:
-            self.first = rank.process.call_site()
-            self._by = rank.process.name
-
-    def as_json(self) -> dict[str, Any]:
-        """Returns how many reads there were, and where the first was, as plain values."""
-        where = site_fact(self.first, f"{self._by} at") if self.count else None
-        return {"count": self.count, "first": where}
-
-
-MADE_UP: Final = MadeUp()
-"""Reads of the program that runs now."""
 
 
 def depends_on_values(func: Any) -> bool:
@@ -124,7 +91,7 @@ def read(rank: Rank, func: Any, args: Any, kwargs: Any) -> Any:
 
     given, named = mapped(args, numbers), mapped(kwargs or {}, numbers)
     if unknown:
-        MADE_UP.note(rank)
+        MADE_UP.note(rank.process)
     result = func(*given, **named)
     return result if func in _TO_HOST else mapped(result, _without_numbers)
 

@@ -23,20 +23,10 @@ OTHER: Final = 4
 
 _ANYWHERE: Final = frozenset(
     (
-        _ATEN.copy_,
-        _ATEN._copy_from,
-        _ATEN._copy_from_and_resize,
-        _ATEN._foreach_copy_,
-        _ATEN.set_,
-        _ATEN.set_data,
-        _ATEN.is_same_size,
-        _ATEN._pack_padded_sequence,
-        _ATEN._pad_packed_sequence,
-        _ATEN.ctc_loss,
-        _ATEN._ctc_loss,
-        _ATEN._ctc_loss_backward,
-        _ATEN.tensor_split,
-        _ATEN.lift_fresh,
+        *(_ATEN.copy_, _ATEN._copy_from, _ATEN._copy_from_and_resize, _ATEN._foreach_copy_),
+        *(_ATEN.set_, _ATEN.set_data, _ATEN.is_same_size, _ATEN._pack_padded_sequence),
+        *(_ATEN._pad_packed_sequence, _ATEN.ctc_loss, _ATEN._ctc_loss, _ATEN._ctc_loss_backward),
+        *(_ATEN.tensor_split, _ATEN.lift_fresh),
     )
 )
 """Operations whose operands may be on several devices."""

@@ -13,10 +13,11 @@ import torch
 from kernbench.bridge.base.here import Rank
 from kernbench.bridge.tensors.no_numbers import shaped
 from kernbench.bridge.tensors.operands import tensors_in
-from kernbench.bridge.tensors.storages import STORAGES, Held, SizedBlock, block
+from kernbench.bridge.tensors.storages import STORAGES, Held, block
 from kernbench.errors import call_site, not_simulated, site_fact
 from kernbench.memory import Storage
 from kernbench.tensors.errors import TensorError
+from kernbench.tensors.memory import SizedBlock
 
 _ATEN: Final = torch.ops.aten
 _META: Final = torch.device("meta")

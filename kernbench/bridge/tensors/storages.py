@@ -25,7 +25,8 @@ from kernbench.memory import (
 )
 from kernbench.process.types import CPU, Device
 from kernbench.sim_engine.command import Command, Stream
-from kernbench.tensors.memory import Label, Memory
+from kernbench.symmetric.regions import Block
+from kernbench.tensors.memory import Label, Memory, SizedBlock
 from kernbench.tensors.new import wrap
 from kernbench.tensors.running import cuda_device
 from kernbench.tensors.tensor import Tensor
@@ -75,18 +76,12 @@ class Held(Memory):
         watches: What forgets it when the storage is gone, so that its block is free then.
         wrote_at: While the rank has one stream, number of the last command that wrote it; 0: none.
         home: Stream that was current when it was made; None for the default one.
+        shared: What it is to other devices, if it is symmetric memory.
         windows: What `window_of` has returned, which guards know again.
     """
 
     __slots__ = (
-        "direct",
-        "home",
-        "lent",
-        "on_device",
-        "ref",
-        "spares",
-        "watches",
-        "windows",
+        *("direct", "home", "lent", "on_device", "ref", "shared", "spares", "watches", "windows"),
         "wrote_at",
     )
 
@@ -98,6 +93,7 @@ class Held(Memory):
         self.lent: weakref.ref[Any] | None = None
         self.wrote_at = 0
         self.home: Stream | None = None
+        self.shared: Block | None = None
         self.windows: dict[Any, View] = _NO_WINDOWS
 
     def window_of(self, tensor: torch.Tensor) -> View:
@@ -157,7 +153,12 @@ class Held(Memory):
         """Forgets what was known of the bytes."""
         for watch in self.watches:
             watch.pop(self, None)
-        self.direct = self.on_device
+        self.direct = self.on_device and self.shared is None
+
+    def share(self, block: Block) -> None:
+        """Becomes symmetric memory, at which every operation is looked."""
+        self.shared, self.spares = block, None
+        self.forgotten()
 
     def has_commands(self) -> bool:
         """Returns whether collectives, messages or copies are among what touches it."""
@@ -393,18 +394,6 @@ def no_memory(rank: Rank, error: RuntimeError, *, on_device: bool) -> Exception:
         except DeviceOutOfMemoryError as full:
             return full
     return no_room(SizedBlock(nbytes), call_site(), nbytes, available_bytes() or 0)
-
-
-class SizedBlock:
-    """Name of a storage in reports."""
-
-    __slots__ = ("nbytes",)
-
-    def __init__(self, nbytes: int) -> None:
-        self.nbytes = nbytes
-
-    def __str__(self) -> str:
-        return f"storage of {self.nbytes} bytes"
 
 
 def block_of(rank: Rank, tensor: torch.Tensor, *, of_host: bool = False) -> Tensor:

@@ -17,10 +17,10 @@ from kernbench.bridge.tensors.devices import (
     wrapper_subclass,
 )
 from kernbench.bridge.tensors.hazards import giving_bytes
-from kernbench.bridge.tensors.no_numbers import MADE_UP
 from kernbench.bridge.tensors.resizing import before_resize, settle
 from kernbench.bridge.tensors.storages import PINNED, STORAGES
 from kernbench.errors import NoDataError, site_fact
+from kernbench.isolation.made_up import MADE_UP
 from kernbench.isolation.replaced import Patch
 from kernbench.process.access import AccessError
 from kernbench.runtime_api.refused_functions import Once
@@ -295,7 +295,7 @@ def _values_to_write(rank: Rank, nbytes: int) -> Any:
     """
     if not rank.fake:
         raise no_values_to_write(rank)
-    MADE_UP.note(rank)
+    MADE_UP.note(rank.process)
     return torch.zeros(nbytes, dtype=torch.uint8, device="cpu").untyped_storage()
 
 

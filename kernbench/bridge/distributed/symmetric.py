@@ -1,0 +1,223 @@
+"""`torch.distributed._symmetric_memory`: what stands for the C++ class of handles (ADR 0066)."""
+
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
+from typing import Any, Final
+
+import torch
+import torch.distributed.distributed_c10d as c10d
+
+from kernbench.bridge.base.here import Rank, this_rank
+from kernbench.bridge.distributed.works import unseen
+from kernbench.bridge.tensors.storages import STORAGES, Held
+from kernbench.distributed.barriers import meet
+from kernbench.errors import call_site, not_simulated, site_fact
+from kernbench.isolation.replaced import Patch, WhenImported
+from kernbench.process.process import Process
+from kernbench.symmetric.handles import Handle
+from kernbench.symmetric.regions import Block, Region, SymmetricMemoryError, share
+
+
+def _bytes_of(rank: Rank, tensor: torch.Tensor) -> torch.Tensor:
+    """Returns all bytes of a tensor's storage."""
+    with unseen():
+        whole = torch.empty(0, dtype=torch.uint8, device=rank.physical)
+        return whole.set_(tensor.untyped_storage(), 0, (tensor.untyped_storage().nbytes(),), (1,))
+
+
+def _alias(rank: Rank, theirs: Held, whole: torch.Tensor) -> torch.Tensor:
+    """Returns all bytes of another rank's storage as memory that the calling rank may touch."""
+    with unseen():
+        if rank.data:
+            mine = torch.from_numpy(theirs.array_of(whole.untyped_storage()))
+        else:
+            mine = torch.empty(whole.numel(), dtype=torch.uint8, device="meta")
+    held = Held(theirs.storage, rank, on_device=True)
+    assert theirs.shared is not None
+    held.share(theirs.shared)
+    held.stand_for(mine.untyped_storage())
+    return mine
+
+
+class SymmetricMemory(Handle):
+    """A handle of symmetric memory.
+
+    Args:
+        rank: The rank whose code runs.
+        region: The blocks of all ranks; each has given its block and its signal pad.
+    """
+
+    signal_pad_size = torch._C._distributed_c10d._SymmetricMemory.signal_pad_size
+
+    def __init__(self, rank: Rank, region: Region) -> None:
+        mine, pad = region.parts[region.group.place(rank.process.rank)][0]
+        super().__init__(rank.process, region, mine.numel(), pad.numel())
+        self.device: Final = rank.device
+        self._wholes: Final[dict[str, list[torch.Tensor]]] = {}
+        for at, of in enumerate(("block", "signal pad")):
+            given = [region.parts[place][0][at] for place in range(self.world_size)]
+            for member, one in zip(region.group.ranks, given, strict=True):
+                _held(one).shared.label = f"the {of} of rank {member} in {region.name}"
+            self._wholes[of] = [
+                one if place == self.rank else _alias(rank, _held(one), one)
+                for place, one in enumerate(given)
+            ]
+        blocks, pads = self._wholes.values()
+        self.buffer_ptrs: Final = [one.data_ptr() for one in blocks]
+        self.signal_pad_ptrs: Final = [one.data_ptr() for one in pads]
+        self._tables: Final = [
+            torch.tensor(pointers, device=rank.device)
+            for pointers in (self.buffer_ptrs, self.signal_pad_ptrs)
+        ]
+        self.buffer_ptrs_dev, self.signal_pad_ptrs_dev = (one.data_ptr() for one in self._tables)
+        rank.hazards.tables.update((self.buffer_ptrs_dev, self.signal_pad_ptrs_dev))
+
+    @staticmethod
+    def is_symm_mem_tensor(tensor: torch.Tensor) -> bool:
+        """Returns whether a tensor was made by `empty_strided_p2p`."""
+        held = STORAGES.get(tensor.untyped_storage()._cdata)
+        return held is not None and held.shared is not None
+
+    @staticmethod
+    def empty_strided_p2p(
+        size: Sequence[int],
+        stride: Sequence[int],
+        dtype: torch.dtype,
+        device: torch.device,
+        group_name: str | None = None,
+        alloc_id: int | None = None,
+    ) -> torch.Tensor:
+        """Returns a tensor that `rendezvous` takes.
+
+        Args:
+            group_name: The group that `rendezvous` takes if it is given none.
+            alloc_id: Must be None.
+        """
+        if alloc_id is not None:
+            raise not_simulated("empty_strided_p2p(alloc_id=...)", "leave alloc_id out")
+        if torch.device(device).type != "cuda":
+            raise not_simulated(f"symmetric memory on {device}", 'pass device="cuda"')
+        made = torch.empty_strided(size, stride, dtype=dtype, device=device)
+        _share(made, group_name)
+        return made
+
+    @staticmethod
+    def rendezvous(tensor: torch.Tensor, group_name: str | None = None) -> "SymmetricMemory":
+        """Shares the memory of a tensor with all ranks of a group, each of which calls it.
+
+        Raises:
+            SymmetricMemoryError: If the tensor was not made by `empty`, or sizes differ.
+        """
+        rank = _ready("rendezvous()")
+        held = STORAGES.get(tensor.untyped_storage()._cdata)
+        block = None if held is None else held.shared
+        if block is None or block.sip != rank.sip:
+            raise SymmetricMemoryError(
+                "rendezvous() of a tensor that is no symmetric memory of this rank",
+                [site_fact(call_site())],
+                hint="make it with torch.distributed._symmetric_memory.empty()",
+            )
+        name = group_name or block.group or c10d._get_default_group().group_name
+        if name not in block.handles:
+            group = c10d._resolve_process_group(name).simulated
+            pad = torch.zeros(
+                SymmetricMemory.signal_pad_size, dtype=torch.uint8, device=rank.device
+            )
+            _share(pad, name)
+            given, whole = (_bytes_of(rank, tensor), pad), tensor.untyped_storage().nbytes()
+            region = share(rank.process, group, given, whole, lambda: meet("rendezvous", group))
+            rank.hazards.watch_shared()
+            block.handles[name] = SymmetricMemory(rank, region)
+        found: SymmetricMemory = block.handles[name]
+        return found
+
+    def get_signal_pad(
+        self,
+        rank: int,
+        sizes: Sequence[int] = (),
+        dtype: torch.dtype | None = None,
+        storage_offset: int | None = 0,
+    ) -> torch.Tensor:
+        """Returns a part of a rank's signal pad, or all of it, as a tensor of `uint32`."""
+        dtype, offset = dtype or torch.uint32, storage_offset or 0
+        sizes = sizes or (self._wholes["signal pad"][0].numel() // dtype.itemsize - offset,)
+        found: torch.Tensor = self._checked(rank, "signal pad", sizes, dtype, offset)
+        return found
+
+    def _part(self, rank: int, of: str, begin: int, sizes: Sequence[int], dtype: Any) -> Any:
+        with unseen():
+            rest = self._wholes[of][rank][begin:]
+            whole = rest[: rest.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
+            return whole[: torch.Size(sizes).numel()].view(*sizes)
+
+    def _ready(self, call: str) -> Process:
+        return _ready(f"{call} of symmetric memory").process
+
+    @staticmethod
+    def memset32(tensor: torch.Tensor, offset: int, val: int, count: int = 1) -> torch.Tensor:
+        """Writes a word `count` times, from a word of a tensor on."""
+        tensor.view(-1)[offset : offset + count].fill_(val)
+        return tensor
+
+    stream_write_value32 = memset32
+
+
+def _held(tensor: torch.Tensor) -> Any:
+    return STORAGES[tensor.untyped_storage()._cdata]
+
+
+def _share(tensor: torch.Tensor, group: str | None) -> None:
+    """Makes new memory symmetric; all of it counts as written, as others may write it."""
+    rank = this_rank()
+    rank.hazards.unwritten.forget(_held(tensor))
+    _held(tensor).share(Block(rank.sip, group))
+
+
+def _ready(name: str) -> Rank:
+    rank = this_rank()
+    if rank.capture is not None or rank.process.host.tape is not None:
+        raise not_simulated(f"{name} in a CUDA graph", "call it outside of the graph")
+    return rank
+
+
+_WRITTEN_IN_PYTHON: Final = frozenset(
+    (
+        *("fused_all_gather_matmul", "fused_matmul_reduce_scatter", "get_remote_tensors"),
+        *("_low_contention_all_gather", "_low_contention_reduce_scatter"),
+    )
+)
+"""Operations of `torch.ops.symm_mem` that PyTorch itself makes of handles, copies and products."""
+
+
+def of_symmetric_memory(name: str) -> Callable[..., Any]:
+    """Returns what does an operation of `torch.ops.symm_mem`, by name."""
+
+    def run(rank: Rank, *args: Any, **options: Any) -> Any:
+        del rank
+        if name not in _WRITTEN_IN_PYTHON:
+            raise not_simulated(
+                f"torch.ops.symm_mem.{name}",
+                "use get_buffer() and barrier() of the handle, or collectives of torch.distributed",
+            )
+        module = importlib.import_module("torch.distributed._symmetric_memory")
+        places = (name, f"_{name}", f"_{name}_default")
+        return next(getattr(module, one) for one in places if hasattr(module, one))(
+            *args, **options
+        )
+
+    return run
+
+
+def patches() -> Iterator[Patch | WhenImported]:
+    """Yields what stands for the class, and for where its memory comes from."""
+    yield Patch(torch._C._distributed_c10d, "_SymmetricMemory", SymmetricMemory)
+    # Programs set it.
+    yield Patch(SymmetricMemory, "signal_pad_size", SymmetricMemory.signal_pad_size)
+    yield WhenImported("torch.distributed._symmetric_memory", _of_module)
+
+
+def _of_module(module: ModuleType) -> Iterator[Patch]:
+    yield Patch(module, "_SymmetricMemory", SymmetricMemory)
+    # Pools of memory are refused; without one, the same function asks the class itself.
+    yield Patch(module, "_should_use_implicit_mempool", lambda: False)

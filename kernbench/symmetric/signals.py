@@ -1,0 +1,66 @@
+"""Signals from one rank to another, each of which is waited for once."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from kernbench.des import Event
+from kernbench.process.act import act
+from kernbench.process.process import Process
+from kernbench.sim_engine.engine import GraphEngine, Hold
+from kernbench.symmetric.barriers import wait_for_call
+from kernbench.symmetric.links import latency
+
+
+class Signals:
+    """The signals of one channel from one rank to another.
+
+    Args:
+        name: Name of the memory and the channel in reports.
+        ends: Global ranks that give and take them.
+        sips: The devices of both.
+        engine: What runs their commands.
+    """
+
+    def __init__(
+        self, name: str, ends: tuple[int, int], sips: tuple[int, int], engine: GraphEngine
+    ) -> None:
+        self._name: Final = f"{name}, from rank {ends[0]} to rank {ends[1]}"
+        self._sips: Final = sips
+        self._engine: Final = engine
+        self._given: Final[deque[Event]] = deque()
+        self._taken: Event | None = None
+        self._changed = Event("a signal")
+
+    def put(self, process: Process) -> None:
+        """Gives a signal, on the current stream; waits for the one before to be taken."""
+        self._until(process, lambda: not self._given, "room for a signal")
+        stream = process.current_stream(self._sips[0])
+        if self._taken is not None:
+            stream.waits.append(self._taken)
+        self._given.append(self._issue(process, "symm_mem::put_signal", self._sips[0], True))
+        self._touch()
+
+    def wait(self, process: Process) -> None:
+        """Waits for a signal on the current stream, and takes it."""
+        self._until(process, lambda: bool(self._given), "a signal")
+        stream = process.current_stream(self._sips[1])
+        stream.waits.append(self._given.popleft())
+        self._taken = self._issue(process, "symm_mem::wait_signal", self._sips[1], False)
+        self._touch()
+
+    def _issue(self, process: Process, name: str, sip: int, sends: bool) -> Event:
+        engine = self._engine
+        launch = engine.devices[sip].library.sip.launch if engine.timed else 0
+        work = Hold(engine, None, launch, None, latency(engine, *self._sips) if sends else 0)
+        stream = process.current_stream(sip)
+        return act(process, name, "kernel", stream, work, args={"channel": self._name}).done
+
+    def _until(self, process: Process, ready: Callable[[], bool], what: str) -> None:
+        """Parks the host until another one has called, which takes no simulated time."""
+        while not ready():
+            wait_for_call(process, self._changed, f"{what} in {self._name}")
+
+    def _touch(self) -> None:
+        changed, self._changed = self._changed, Event("a signal")
+        changed.settle(0)

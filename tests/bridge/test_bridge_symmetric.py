@@ -1,0 +1,200 @@
+"""Symmetric memory: `torch.distributed._symmetric_memory` on simulated devices."""
+
+from typing import Any
+
+import pytest
+from bridge_devices import on_ranks
+
+from kernbench.errors import UnsupportedError
+from kernbench.ranks.spawn_errors import SpawnException
+from kernbench.symmetric.regions import SymmetricMemoryError
+
+torch: Any = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+dist: Any = torch.distributed
+
+LINK = 361_000_000_000
+"""Bytes a second through the switch of h200x8."""
+HOP = 300_000
+"""Picoseconds from a device to another one of h200x8."""
+
+
+def begin(rank: int, ranks: int) -> Any:
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", rank=rank, world_size=ranks, init_method="tcp://x:1")
+    import torch.distributed._symmetric_memory as symmetric
+
+    return symmetric
+
+
+def milliseconds(work: Any) -> float:
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    torch.zeros(1 << 28, dtype=torch.uint8, device="cuda")  # the host gets ahead of the device
+    first.record()
+    work()
+    last.record()
+    torch.cuda.synchronize()
+    return float(first.elapsed_time(last))
+
+
+def test_ranks_read_and_write_each_others_memory() -> None:
+    def work(rank: int) -> list[Any]:
+        symmetric = begin(rank, 4)
+        mine = symmetric.empty(8, dtype=torch.float32, device="cuda")
+        handle = symmetric.rendezvous(mine, dist.group.WORLD)
+        mine.fill_(rank)
+        handle.barrier()
+        after = handle.get_buffer((rank + 1) % 4, (2, 2), torch.float32, 4)
+        read = (after + 0.5).tolist()
+        handle.barrier()
+        after.copy_(torch.full((2, 2), 10.0 + rank, device="cuda"))
+        handle.barrier()
+        told = [handle.rank, handle.world_size, handle.buffer_size, str(after.device)]
+        assert symmetric.rendezvous(mine, dist.group.WORLD) is handle
+        assert symmetric.is_symm_mem_tensor(mine)
+        assert not symmetric.is_symm_mem_tensor(torch.empty(2, device="cuda"))
+        return [read, mine.tolist(), told]
+
+    for rank, (read, mine, told) in enumerate(on_ranks(work, 4)):
+        assert read == [[(rank + 1) % 4 + 0.5] * 2] * 2
+        assert mine == [float(rank)] * 4 + [10.0 + (rank - 1) % 4] * 4
+        assert told == [rank, 4, 32, f"cuda:{rank}"]
+
+
+@pytest.mark.parametrize("data", [True, False])
+def test_bytes_of_a_peer_take_the_time_of_the_link(data: bool) -> None:
+    size = 64 << 20
+
+    def work(rank: int) -> tuple[float, float]:
+        symmetric = begin(rank, 2)
+        mine = symmetric.empty(size, dtype=torch.uint8, device="cuda")
+        handle = symmetric.rendezvous(mine, dist.group.WORLD)
+        mine.zero_()
+        other = torch.zeros(size, dtype=torch.uint8, device="cuda")
+        peer = handle.get_buffer(1 - rank, (size,), torch.uint8)
+        handle.barrier()
+        read = milliseconds(lambda: other.copy_(peer))
+        handle.barrier()
+        return read, milliseconds(lambda: peer.copy_(other))
+
+    # Both devices at once, each in a direction of its own; `event` of the machine is 4.2 us.
+    for read, written in on_ranks(work, 2, data=data):
+        assert read == pytest.approx((size / LINK + 2 * HOP * 1e-12 + 4.2e-6) * 1e3, abs=1e-5)
+        assert written == pytest.approx((size / LINK + HOP * 1e-12 + 4.2e-6) * 1e3, abs=1e-5)
+
+
+def test_two_that_read_one_device_share_its_link() -> None:
+    size = 32 << 20
+
+    def work(rank: int) -> float:
+        symmetric = begin(rank, 3)
+        mine = symmetric.empty(size, dtype=torch.uint8, device="cuda").zero_()
+        handle = symmetric.rendezvous(mine, dist.group.WORLD)
+        other, peer = torch.empty_like(mine), handle.get_buffer(0, (size,), torch.uint8)
+        handle.barrier()
+        return milliseconds(lambda: other.copy_(peer)) if rank else 0.0
+
+    _, one, two = on_ranks(work, 3)
+    assert one == pytest.approx((2 * size / LINK) * 1e3, rel=0.03)
+    assert two == pytest.approx((2 * size / LINK) * 1e3, rel=0.03)
+
+
+def test_a_signal_orders_two_streams_and_is_waited_for_once() -> None:
+    def work(rank: int) -> float:
+        symmetric = begin(rank, 2)
+        mine = symmetric.empty(4, dtype=torch.float32, device="cuda")
+        handle = symmetric.rendezvous(mine, dist.group.WORLD)
+        mine.zero_()
+        handle.barrier()
+        first = torch.cuda.Event(enable_timing=True)
+        first.record()
+        for turn in range(2):
+            if rank:
+                handle.wait_signal(0)
+                assert mine.tolist() == [turn + 1.0] * 4
+            else:
+                torch.zeros(1 << 28, dtype=torch.uint8, device="cuda")
+                handle.get_buffer(1, (4,), torch.float32).add_(1)
+                handle.put_signal(1)
+                handle.wait_signal(1, channel=1)
+            if rank:
+                handle.put_signal(0, channel=1)
+        last = torch.cuda.Event(enable_timing=True)
+        last.record()
+        torch.cuda.synchronize()
+        return float(first.elapsed_time(last))
+
+    slept, waited = on_ranks(work, 2)
+    assert waited == pytest.approx(slept, rel=0.2)
+    assert waited > 2 * 0.05  # two fills of 256 MiB, at less than 4.8 TB/s
+
+
+def test_a_rank_that_leaves_out_a_barrier_is_named() -> None:
+    def work(rank: int) -> None:
+        symmetric = begin(rank, 2)
+        handle = symmetric.rendezvous(symmetric.empty(4, device="cuda"), dist.group.WORLD)
+        handle.barrier(channel=3)
+        if rank == 0:
+            handle.barrier(channel=3)
+
+    with pytest.raises(SpawnException) as raised:
+        on_ranks(work, 2)
+    text = str(raised.value)
+    assert "[C1] barrier #2 of group symmetric memory 1 of group WORLD, channel 3: " in text
+    assert "rank 0 waits for rank 1" in text
+    assert "handle.barrier(channel=3)" in text
+
+
+def test_a_signal_that_nobody_gives_is_told() -> None:
+    def work(rank: int) -> None:
+        symmetric = begin(rank, 2)
+        handle = symmetric.rendezvous(symmetric.empty(4, device="cuda"), dist.group.WORLD)
+        if rank:
+            handle.wait_signal(0, channel=2)
+
+    with pytest.raises(SpawnException) as raised:
+        on_ranks(work, 2)
+    told = "waits for a signal in symmetric memory 1 of group WORLD, channel 2, from rank 0 to "
+    assert told in str(raised.value)
+    assert "handle.wait_signal(0, channel=2)" in str(raised.value)
+
+
+def test_blocks_of_different_sizes_are_refused() -> None:
+    def work(rank: int) -> None:
+        symmetric = begin(rank, 2)
+        symmetric.rendezvous(symmetric.empty(4 + rank, device="cuda"), dist.group.WORLD)
+
+    with pytest.raises(SpawnException, match=r"\[C3\] symmetric memory 1 .*different sizes"):
+        on_ranks(work, 2)
+
+
+def test_what_is_outside_or_not_simulated_is_refused_by_name() -> None:
+    def work(rank: int) -> list[str]:
+        symmetric = begin(rank, 2)
+        mine = symmetric.empty(4, device="cuda")
+        handle = symmetric.rendezvous(mine, dist.group.WORLD)
+        told = []
+        calls: list[tuple[type[Exception], Any]] = [
+            (SymmetricMemoryError, lambda: handle.get_buffer(1, (5,), torch.float32)),
+            (SymmetricMemoryError, lambda: handle.get_buffer(2, (1,), torch.float32)),
+            (SymmetricMemoryError, lambda: symmetric.rendezvous(torch.empty(4), dist.group.WORLD)),
+            (UnsupportedError, lambda: symmetric.set_backend("NVSHMEM")),
+            (UnsupportedError, lambda: symmetric.empty(4, device="cpu")),
+            (UnsupportedError, lambda: torch.ops.symm_mem.multimem_all_reduce_(mine, "sum", "0")),
+        ]
+        for kind, call in calls:
+            with pytest.raises(kind) as raised:
+                call()
+            told.append(str(raised.value).splitlines()[0])
+        return told
+
+    for told in on_ranks(work, 2):
+        assert told[0].startswith(
+            "[M1] [5] torch.float32 from element 0 on is not inside of a block"
+        )
+        assert told[1] == "symmetric memory 1 of group WORLD has no rank 2"
+        assert told[2].startswith("rendezvous() of a tensor that is no symmetric memory")
+        assert told[3].startswith("symmetric memory of NVSHMEM is not simulated")
+        assert told[4].startswith("symmetric memory on cpu is not simulated")
+        assert told[5].startswith("torch.ops.symm_mem.multimem_all_reduce_ is not simulated")
