@@ -145,6 +145,8 @@ CHANGES = {
     "long number": ((1, 0, 0), {"cnt": "9" * 5000}, "step 0 cnt: expected a number from 1 on"),
     "chunks": ((), {"nchunksperloop": "4000000000000"}, "1048576 chunks for each of 4 ranks"),
     "scratch": ((1,), {"s_chunks": "4000000000000"}, "rank 1 s_chunks: expected at most 1048576"),
+    "sizes": ((), {"minBytes": "9", "maxBytes": "8"}, "maxBytes: expected at least minBytes, 9"),
+    "reduction": ((), {"redop": "max"}, "expected a file for every reduction; got one for 'max'"),
     "mode": ((), {"inplace": "0"}, "expected inplace or outofplace to be 1"),
 }
 

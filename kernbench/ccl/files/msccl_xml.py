@@ -40,6 +40,9 @@ NAMES: Final = {
 
 _PROTOCOLS: Final = ("Simple", "LL", "LL128")
 
+_REDUCTIONS: Final = ("", "nop", "sum")
+"""Values of `redop`: none, what msccl-tools writes where nothing is added, and sums."""
+
 _NEEDED: Final = {
     "algo": ("name", "proto", "nchunksperloop", "ngpus", "coll"),
     "gpu": ("id", "i_chunks", "o_chunks", "s_chunks"),
@@ -195,8 +198,17 @@ class _Reader:
             problems.add(root.mark, "F12", "nchunksperloop", text)
         least = self.number(root, "minBytes", "")
         most = self.number(root, "maxBytes", "", default=1 << 62)
+        if least > most:
+            text = f"expected at least minBytes, {least}; got {most}"
+            problems.add(root.mark, "F12", "maxBytes", text)
+        reduction = given.get("redop", "")
+        if reduction not in _REDUCTIONS:
+            text = f"expected a file for every reduction; got one for {short(reduction)!r} alone"
+            problems.add(root.mark, "F13", "redop", text, "remove it, or write sum")
         gpus = root.all("gpu")
         notes = self._notes(gpus)
+        if reduction == "sum":
+            notes.append("redop=sum is passed over: a file serves every reduction here")
         self._ids(gpus, root, ranks)
         problems.check()
         blocks, extents = [], []
