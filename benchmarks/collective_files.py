@@ -1,7 +1,8 @@
 """Collectives of files: how long a proof takes, and a run beside the shipped ring.
 
-`python benchmarks/collective_files.py DIR` also proves every XML file below a folder, such as a
-checkout of public ones, and says how many are proved and how many need more than one slot.
+`python benchmarks/collective_files.py DIR` also proves every XML file and every plan of MSCCL++
+below a folder, such as a checkout of public ones, and says which are not proved, and how many need
+more than one slot.
 """
 
 import sys
@@ -19,9 +20,11 @@ from kernbench.ccl.files import msccl_xml
 from kernbench.ccl.files.load import load
 from kernbench.ccl.files.lower import lower
 from kernbench.ccl.files.program import Program
-from kernbench.ccl.files.prove import Verdict, prove
+from kernbench.ccl.files.prove import prove
+from kernbench.ccl.files.verdict import Verdict
 from kernbench.ccl.files.write import as_xml
 from kernbench.ccl.plan import Plan, Setting, plan_of
+from kernbench.errors import KernbenchError
 from kernbench.topology import load_topology
 
 RANKS = 8
@@ -64,9 +67,21 @@ def runs() -> tuple[float, float]:
 
 
 def prove_all(folder: Path) -> None:
-    files = sorted(folder.rglob("*.xml"))
+    files = sorted(path for kind in ("xml", "json") for path in folder.rglob(f"*.{kind}"))
     verdicts: list[Verdict] = []
-    took = _measure.seconds(lambda: verdicts.extend(prove(load(path)) for path in files))
+
+    def prove_each() -> None:
+        for path in files:
+            try:
+                verdict = prove(load(path))
+            except KernbenchError as error:
+                print(f"{path.name}: {str(error).splitlines()[0]}")
+                continue
+            verdicts.append(verdict)
+            if not verdict.proved:
+                print(f"{path.name}: {', '.join({each.kind for each in verdict.findings})}")
+
+    took = _measure.seconds(prove_each)
     proved = sum(verdict.proved for verdict in verdicts)
     more = sum(verdict.least > 1 for verdict in verdicts)
     print(f"{proved} of {len(files)} files proved in {took:.1f} s; {more} need more than one slot")

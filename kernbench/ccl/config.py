@@ -22,6 +22,7 @@ from kernbench.ccl.profiles import (
     Elements,
     P2pChannels,
     QueueProfile,
+    Scope,
     Slots,
     SlotSize,
     Small,
@@ -79,7 +80,7 @@ class AlgorithmSpec:
         vc_chunk_size: See `QueueProfile`.
         ipcq_credit_size_bytes: See `QueueProfile`.
         n_elem: Chunks begin at multiples of this many elements.
-        auto: Whether `auto` may choose the algorithm; otherwise a user must name it, as each file.
+        auto: Whether `auto` may choose the algorithm; otherwise a user must name it.
         tuning: The library's own estimate: inside a node, `auto` chooses by it among algorithms
             that all have one.
         inside: Name of the algorithm that takes the place of this one inside a node.
@@ -103,11 +104,6 @@ class AlgorithmSpec:
     auto: bool = True
     tuning: Tuning | None = None
     inside: str | None = None
-
-    @property
-    def automatic(self) -> bool:
-        """Whether `auto` may choose it."""
-        return self.auto and self.file is None
 
 
 _QUEUE_FIELDS: Final = {entry.name for entry in fields(QueueProfile)} & {
@@ -180,6 +176,7 @@ class Chosen:
         rails: The most NICs of a node that are used between nodes, each with `channels` of its own.
         links: The most links of a rank that are used at once, each with `channels` of its own.
         only_first: Whether only the first of these NICs is used, which is enough for small sizes.
+        scope: What `auto` takes it for; None for all. A file of a collective says it.
         slots_at: Place in the file that gives `n_slots`; empty if the file does not.
     """
 
@@ -198,6 +195,7 @@ class Chosen:
     rails: int = 1
     links: int = 1
     only_first: bool = False
+    scope: Scope | None = None
     slots_at: str = field(default="", compare=False)
 
     @property
@@ -419,7 +417,7 @@ def check_default(given: Path | None, overrides: Sequence[str], system: SystemSp
     algorithms = loaded.value.algorithms
     names = default_algorithms(given, overrides, loaded, system)
     misfits = []
-    for name in names or [name for name, spec in algorithms.items() if spec.automatic]:
+    for name in names or [name for name, spec in algorithms.items() if spec.auto]:
         spec = algorithms[name]
         queue = _queue(loaded.value, spec, _profile(loaded.value, spec, system))
         try:
@@ -500,13 +498,15 @@ def choose(
         raise UsageError(f"no algorithm {name!r} in {path}", [f"it has {known}"], code="F7")
     spec = file.algorithms[name]
     dotted = f"algorithms.{name}.module"
+    scope = None
     if spec.file is None:
         module = _import(spec.module, path, loaded, dotted)
         _check_entries(module, loaded, dotted)
     else:
-        from kernbench.ccl.files.program import module_of  # most runs read no such file
+        from kernbench.ccl.files.program import module_of, scope_of  # most runs read no such file
 
         module = module_of(path.absolute().parent / spec.file)
+        scope = scope_of(module)
     n_elem = file.defaults.n_elem if spec.n_elem is None else spec.n_elem
     profile = _profile(file, spec, system)
     queue = replace(
@@ -526,6 +526,7 @@ def choose(
         inside=spec.inside,
         rails=spec.rails,
         links=spec.links,
+        scope=scope,
         slots_at=_given_at(loaded, name, profile, "n_slots"),
     )
 

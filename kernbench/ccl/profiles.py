@@ -1,7 +1,7 @@
 """Profiles of queues in `ccl.yaml`, and what a library's channels and its own estimate say."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from kernbench.ccl.operations import OPERATIONS
 from kernbench.config.schema import Bare, Range
@@ -15,6 +15,24 @@ SlotSize = Annotated[Bytes, Range(8, 1 << 30), Bare()]
 Small = Annotated[Bytes, Range(1, 1 << 20), Bare()]
 Elements = Annotated[int, Range(1, 1 << 20)]
 ChannelCount = Annotated[int, Range(1, 1 << 10)]
+
+
+class Scope(NamedTuple):
+    """What a file of a collective is for.
+
+    Attributes:
+        ranks: Ranks that take part.
+        least: Fewest bytes of all blocks together.
+        most: Most bytes of them.
+    """
+
+    ranks: int
+    least: int
+    most: int
+
+    def holds(self, ranks: int, nbytes: int) -> bool:
+        """Returns whether a call of so many ranks and bytes is one that the file is for."""
+        return ranks == self.ranks and self.least <= nbytes <= self.most
 
 
 @dataclass(frozen=True, slots=True)

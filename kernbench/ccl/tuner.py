@@ -21,7 +21,7 @@ from kernbench.ccl.config import (
 )
 from kernbench.ccl.cut_bound import cut_bound, shortfall
 from kernbench.ccl.estimate import SlotLimit, estimator_of
-from kernbench.ccl.profiles import message_of
+from kernbench.ccl.profiles import Scope, message_of
 from kernbench.ccl.programs import channels_of
 from kernbench.ccl.rails import rails_of
 from kernbench.config.load import Loaded
@@ -52,10 +52,11 @@ _NO_ESTIMATE: Final = (KernbenchError, ArithmeticError, LookupError, TypeError, 
 """Errors of algorithms of the user's own, which may refuse a group, such as an odd one."""
 
 
-_Key = tuple[str, int, int, tuple[int, ...], bool]
+_Key = tuple[str, int, int, tuple[int, ...], bool, frozenset[str]]
 """What a choice depends on beside file and machine.
 
-Operation, bits of size, ranks, devices, whether a message goes over channels with one way.
+Operation, bits of size, ranks, devices, whether a message goes over channels with one way, and
+candidates whose files are for other ranks or sizes.
 """
 
 _Kept = Table[Hashable, tuple[Loaded[CclFile], Chosen]]
@@ -110,6 +111,7 @@ class Choices:
         self._system: Final = topology.machine.system
         self._named: dict[str, Chosen | None] = {}
         self._candidates: dict[str, list[Chosen]] = {}
+        self._scopes: Final[dict[str, list[tuple[str, Scope]]]] = {}
         self._chosen: dict[_Key, Chosen] = {}
         self._kept: Final = _kept_of(topology)
 
@@ -127,7 +129,7 @@ class Choices:
         Args:
             operation: A key of `OPERATIONS`.
             nbytes: Size of all blocks of the buffer together. The choice is the same for all sizes
-                between two powers of two.
+                between two powers of two, except for files of collectives that begin or end there.
             sips: Device of each rank that takes part.
             ranks: Ranks of the group in which two ranks exchange a message; by default as many as
                 the machine has.
@@ -143,13 +145,30 @@ class Choices:
         group = (ranks or self._topology.world_size) if message else len(sips)
         # One choice serves all pairs that are alike: a machine has as many pairs as ranks, squared.
         members = self._estimator.like(tuple(sips)) if len(sips) == 2 else tuple(sips)
-        key = operation, max(nbytes - 1, 0).bit_length(), group, members, one_way
+        unfit = self._unfit(operation, nbytes, group)
+        key = operation, max(nbytes - 1, 0).bit_length(), group, members, one_way, unfit
         chosen = self._chosen.get(key)
         if chosen is None:
             chosen = self._chosen[key] = self._look_up(key)
             if not (chosen.auto or message or self._is_sized(operation)):
                 self._named[operation] = chosen
         return chosen
+
+    def _unfit(self, operation: str, nbytes: int, group: int) -> frozenset[str]:
+        """Returns the candidates whose files are for other ranks or sizes."""
+        scopes = self._scopes.get(operation)
+        if scopes is None:
+            if operation not in self._named:
+                self._named[operation] = self._find_named(operation)
+            every = [] if self._named[operation] else self._candidates_of(operation)
+            scopes = [(one.name, one.scope) for one in every if one.scope is not None]
+            self._scopes[operation] = scopes
+        return frozenset(name for name, scope in scopes if not scope.holds(group, nbytes))
+
+    def _candidates_of(self, operation: str) -> list[Chosen]:
+        if operation not in self._candidates:
+            self._candidates[operation] = self._find_candidates(operation)
+        return self._candidates[operation]
 
     def _is_sized(self, operation: str) -> bool:
         """Returns whether what is named for an operation depends on sizes or groups."""
@@ -175,16 +194,24 @@ class Choices:
         return chosen
 
     def _choose(
-        self, operation: str, bits: int, group: int, members: tuple[int, ...], one_way: bool
+        self,
+        operation: str,
+        bits: int,
+        group: int,
+        members: tuple[int, ...],
+        one_way: bool,
+        unfit: frozenset[str],
     ) -> Chosen:
         if operation not in self._named:
             self._named[operation] = self._find_named(operation)
         named = self._named[operation]
         if named is not None and not named.sized:
             return named
-        if operation not in self._candidates:
-            self._candidates[operation] = self._find_candidates(operation)
-        every = self._candidates[operation] if named is None else [named]
+        if named is None:
+            every = [one for one in self._candidates_of(operation) if one.name not in unfit]
+            every = every or self._shipped(operation)
+        else:
+            every = [named]
         candidates = [self._in_place_of(one, operation, members) for one in every]
         candidates = [each for one in candidates for each in self._by_rails(one, members)]
         candidates = _of_size(candidates, message_of(operation, 1 << bits, group))
@@ -322,9 +349,11 @@ class Choices:
         names = self._names(operation)[1]
         found = self._implementing(operation, path, loaded, names)
         found = found or self._implementing(operation, path, loaded)
-        if not found and path != shipped_ccl_file():
-            path = shipped_ccl_file()
-            found = self._implementing(operation, path, load_ccl(path))
+        return found or self._shipped(operation)
+
+    def _shipped(self, operation: str) -> list[Chosen]:
+        path = shipped_ccl_file()
+        found = self._implementing(operation, path, load_ccl(path))
         if not found:
             raise UsageError(f"no algorithm of {path} implements {operation}", code="F14")
         return found
@@ -339,7 +368,7 @@ class Choices:
             names: Algorithms to consider; by default all of the file that `auto` may choose.
         """
         found, misfits = [], []
-        every = [name for name, spec in loaded.value.algorithms.items() if spec.automatic]
+        every = [name for name, spec in loaded.value.algorithms.items() if spec.auto]
         for name in names or every:
             chosen = choose(loaded, path, name, self._system)
             if not chosen.implements(operation):

@@ -8,7 +8,8 @@ from typing import Any
 
 from kernbench.ccl.files.blocks import Blocks
 from kernbench.ccl.files.load import load
-from kernbench.ccl.files.prove import Verdict, prove
+from kernbench.ccl.files.prove import prove
+from kernbench.ccl.files.verdict import Verdict
 from kernbench.cli.failures import Exit, failed
 from kernbench.errors import KernbenchError, UsageError
 from kernbench.report import replacing
@@ -33,6 +34,10 @@ def check_files(
             code = max(code, Exit(found))
             told.append({"file": str(path), "error": error.as_json()})
             continue
+        if slots is not None and file.plan is not None:
+            told_now = UsageError(f"--slots: {path} is a plan of MSCCL++, whose puts wait for none")
+            code = max(code, Exit(failed(told_now)))
+            continue
         verdict = prove(file, slots)
         print("\n".join(_lines(file, verdict, verbose=verbose)))
         told.append(_as_json(file, verdict))
@@ -51,11 +56,14 @@ def _lines(file: Blocks, verdict: Verdict, *, verbose: bool) -> list[str]:
     what = f"{file.operation} of {file.ranks} ranks, {file.protocol}, {' and '.join(file.modes)}"
     lines = [f"{file.path}: {what}"]
     if verdict.proved:
+        plan = file.plan
+        slots = f" with {verdict.slots} slots a connection; least {verdict.least}"
+        blocks = len(file.every) if plan is None else len(plan.groups)
+        parts = "parts of chunks" if plan is not None and plan.grain > 1 else "chunks"
         lines += [
-            f"  proved for every schedule with {verdict.slots} slots a connection; "
-            f"least {verdict.least}",
-            f"  by one run: {verdict.steps} steps of {len(file.every)} blocks, "
-            f"{verdict.accesses} accesses without a race, {verdict.chunks} chunks sent",
+            f"  proved for every schedule{slots if plan is None else ''}",
+            f"  by one run: {verdict.steps} steps of {blocks} blocks, "
+            f"{verdict.accesses} accesses without a race, {verdict.chunks} {parts} sent",
         ]
     lines += [f"  {finding.kind}: {finding.text}" for finding in verdict.findings]
     lines += [f"  note: {note}" for note in file.notes]

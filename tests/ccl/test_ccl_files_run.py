@@ -12,11 +12,12 @@ from ccl_machine import planned, shipped_algorithm
 from ccl_operations import draw, even, execute, expected, simulate
 
 from kernbench.ccl.algorithms import ring
-from kernbench.ccl.config import AUTO, Chosen, choose, load_ccl
+from kernbench.ccl.config import Chosen, choose, load_ccl, shipped_ccl_file
 from kernbench.ccl.files import msccl_xml
 from kernbench.ccl.files.blocks import Blocks
 from kernbench.ccl.files.lower import lower
 from kernbench.ccl.files.program import Program
+from kernbench.ccl.tuner import Choices
 from kernbench.config.problems import ConfigError
 from kernbench.errors import UnsupportedError, UsageError
 from kernbench.topology import Topology
@@ -186,14 +187,38 @@ def test_an_entry_has_a_module_or_a_file(tmp_path: Path, entry: str, told: str) 
         load_ccl(ccl_file(tmp_path, mine=entry))
 
 
-def test_auto_takes_no_file(tmp_path: Path) -> None:
-    path = ccl_file(tmp_path, mine="{file: a.xml}", ring="{module: kernbench.ccl.algorithms.ring}")
-    algorithms = load_ccl(path).value.algorithms
-    assert load_ccl(path).value.defaults.algorithm == AUTO
-    assert {name: spec.automatic for name, spec in algorithms.items()} == {
-        "mine": False,
-        "ring": True,
+def test_auto_takes_a_file_for_its_ranks_and_sizes_alone(
+    tmp_path: Path, topology: Callable[[str], Topology]
+) -> None:
+    """On a switch, two rounds of messages between all pairs are faster than 14 round a ring."""
+    xml = ccl_files.all_pairs_all_reduce(8)
+    xml.root.attrib.update(minBytes="3000", maxBytes="5000")
+    (tmp_path / "a.xml").write_text(xml.text)
+    path = ccl_file(tmp_path, mine="{file: a.xml}", slow="{module: kernbench.ccl.algorithms.ring}")
+    choices = Choices(path, (), topology("h200x8"))
+    taken = {
+        size: choices.choose("all_reduce", size, range(8))
+        # 3000 and 2999, 5000 and 5001 are between the same powers of two.
+        for size in (2999, 3000, 4096, 5000, 5001)
     }
+    assert {size: one.name for size, one in taken.items() if one.auto} == {
+        2999: "slow",
+        3000: "mine",
+        4096: "mine",
+        5000: "mine",
+        5001: "slow",
+    }
+    assert choices.choose("all_reduce", 4096, range(4)).name == "slow"
+
+
+def test_auto_goes_to_the_shipped_algorithms_where_no_file_serves(
+    tmp_path: Path, topology: Callable[[str], Topology]
+) -> None:
+    (tmp_path / "a.xml").write_text(ccl_files.ring_all_reduce(4).text)
+    path = ccl_file(tmp_path, mine="{file: a.xml}", other="{file: a.xml, auto: false}")
+    choices = Choices(path, (), topology("sip8"))
+    assert choices.choose("all_reduce", 4096, range(4)).name == "mine"
+    assert choices.choose("all_reduce", 4096, range(8)).path == shipped_ccl_file()
 
 
 def test_parts_of_one_message_are_one_message() -> None:

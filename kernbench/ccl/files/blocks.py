@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, Literal, NamedTuple
 
-Buffer = Literal["i", "o", "s"]
+from kernbench.ccl.files.one_sided import Buffer, OneSided
+
 Mode = Literal["in place", "out of place"]
 
 NOBODY: Final = -1
@@ -174,6 +175,8 @@ class Blocks:
         buffers: Chunks of each rank's buffers.
         blocks: Blocks of each rank.
         notes: What the reader passed over.
+        plan: The program of which `blocks` are a picture with messages; None where the file says
+            `blocks` itself.
     """
 
     path: str
@@ -187,6 +190,7 @@ class Blocks:
     buffers: tuple[Extents, ...]
     blocks: tuple[tuple[Block, ...], ...]
     notes: tuple[str, ...] = field(default=())
+    plan: OneSided | None = None
 
     @cached_property
     def every(self) -> tuple[Block, ...]:

@@ -4,6 +4,7 @@ Blocks of a rank become one sequence of exchanges. What leaves and arrives in a 
 exchange where a rank does both, as a ring needs whose chunks are longer than its slots.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from kernbench.ccl.files.blocks import Blocks, Memory, Mode
@@ -21,8 +22,13 @@ def lower(file: Blocks) -> Lowered:
         file: The collective.
 
     Raises:
-        UnsupportedError: If a proof finds it wrong, or its channels pass each other.
+        UnsupportedError: If a proof finds it wrong, its channels pass each other, or a switch adds.
     """
+    if file.plan is not None and file.plan.switched:
+        raise UnsupportedError(
+            f"{file.path} is not run: a switch adds or multiplies data in it (glres, gstore)",
+            hint="check and show read it; write it with memory channels to run it",
+        )
     verdict = prove(file)
     if not verdict.proved:
         raise UnsupportedError(
@@ -53,6 +59,8 @@ def _mode(file: Blocks) -> Mode:
         return "out of place"
     if "in place" in file.modes:
         return "in place"
+    if file.plan is not None:
+        return "out of place"
     return "in place" if prove(replace(file, modes=("in place",))).proved else "out of place"
 
 
@@ -171,7 +179,9 @@ def _summed(chunks: Chunks, process: int, number: int, kept: set[tuple[int, int]
 def _matchings(transfers: list[Transfer], ranks: int) -> list[list[Transfer]]:
     """Returns transfers in groups, in each of which a rank sends and receives at most one.
 
-    Shifts come together: all that go to the next rank, to the one after it, and so on.
+    Shifts come together: all that go to the next rank, to the one after it, and so on. Those of a
+    group are equally long, so that a rank that sends and receives does both as one exchange:
+    ranks that first send all of theirs would wait for each other with full slots.
     """
     found: list[tuple[set[int], set[int], list[Transfer]]] = []
     for one in sorted(transfers, key=lambda each: (each.receiver - each.sender) % ranks):
@@ -184,4 +194,18 @@ def _matchings(transfers: list[Transfer], ranks: int) -> list[list[Transfer]]:
         senders.add(one.sender)
         receivers.add(one.receiver)
         group.append(one)
-    return [group for _, _, group in found]
+    return [part for _, _, group in found for part in _equally_long(group)]
+
+
+def _equally_long(group: list[Transfer]) -> Iterator[list[Transfer]]:
+    """Yields transfers cut into parts, in each list parts of the same length."""
+    while group:
+        least = min(one.span for one in group)
+        yield [one._replace(span=least) for one in group]
+        group = [
+            one._replace(
+                source=one.source + least, target=one.target + least, span=one.span - least
+            )
+            for one in group
+            if one.span > least
+        ]

@@ -23,7 +23,7 @@ from kernbench.ccl.files.problems import Mark, Problems
 from kernbench.ccl.files.structure import check_structure
 from kernbench.config.problems import short
 
-_OPERATIONS: Final = {
+OPERATIONS: Final = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",
     "reducescatter": "reduce_scatter",
@@ -39,6 +39,9 @@ NAMES: Final = {
 """The file's name of each operation."""
 
 _PROTOCOLS: Final = ("Simple", "LL", "LL128")
+
+_REDUCTIONS: Final = ("", "nop", "sum")
+"""Values of `redop`: none, what msccl-tools writes where nothing is added, and sums."""
 
 _NEEDED: Final = {
     "algo": ("name", "proto", "nchunksperloop", "ngpus", "coll"),
@@ -76,7 +79,7 @@ _LIMITS: Final = (
 _DIGITS: Final = 20
 """Digits that no number of a file needs."""
 
-_MOST_CHUNKS: Final = 1 << 22
+MOST_CHUNKS: Final = 1 << 22
 """Chunks of the buffers of all ranks together that a proof has memory for."""
 
 
@@ -183,9 +186,9 @@ class _Reader:
     def read(self) -> Blocks:
         problems, root = self.problems, self.root
         given = root.given
-        operation = _OPERATIONS.get(given["coll"], "")
+        operation = OPERATIONS.get(given["coll"], "")
         if not operation:
-            problems.unknown(root.mark, "coll", given["coll"], _OPERATIONS, "one")
+            problems.unknown(root.mark, "coll", given["coll"], OPERATIONS, "one")
         if given["proto"] not in _PROTOCOLS:
             problems.unknown(root.mark, "proto", given["proto"], _PROTOCOLS, "one")
         ranks = self.number(root, "ngpus", "", 1)
@@ -195,8 +198,17 @@ class _Reader:
             problems.add(root.mark, "F12", "nchunksperloop", text)
         least = self.number(root, "minBytes", "")
         most = self.number(root, "maxBytes", "", default=1 << 62)
+        if least > most:
+            text = f"expected at least minBytes, {least}; got {most}"
+            problems.add(root.mark, "F12", "maxBytes", text)
+        reduction = given.get("redop", "")
+        if reduction not in _REDUCTIONS:
+            text = f"expected a file for every reduction; got one for {short(reduction)!r} alone"
+            problems.add(root.mark, "F13", "redop", text, "remove it, or write sum")
         gpus = root.all("gpu")
         notes = self._notes(gpus)
+        if reduction == "sum":
+            notes.append("redop=sum is passed over: a file serves every reduction here")
         self._ids(gpus, root, ranks)
         problems.check()
         blocks, extents = [], []
@@ -226,7 +238,7 @@ class _Reader:
     def _check_room(
         self, root: _Element, gpus: list[_Element], chunks: int, extents: list[Extents]
     ) -> None:
-        most = _MOST_CHUNKS // len(gpus)
+        most = MOST_CHUNKS // len(gpus)
         expected = f"expected at most {most} chunks for each of {len(gpus)} ranks"
         if chunks > most:
             self.problems.add(root.mark, "F3", "nchunksperloop", f"{expected}; got {chunks}")

@@ -6,10 +6,11 @@ its data. With as many slots as one likes and equal steps, it is the time at whi
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 from xml.sax.saxutils import escape
 
 from kernbench.ccl.files.blocks import NOBODY, Block, Blocks
+from kernbench.ccl.files.one_sided_proof import Run
 from kernbench.ccl.files.run import UNBOUNDED, Links, run
 
 _COLOURS: Final = {
@@ -22,8 +23,21 @@ _COLOURS: Final = {
     "cpy": "#bab0ac",
     "re": "#b07aa1",
 }
+_ALIKE: Final = {
+    **dict.fromkeys(("put", "pws", "pwsf", "ppkt", "rppkt", "gstore", "gstorepkt"), "s"),
+    **dict.fromkeys(("get", "upkt"), "r"),
+    **dict.fromkeys(("rre", "repkt", "recpkt"), "rrc"),
+    **dict.fromkeys(("res", "rres", "respkt", "recspkt", "glres"), "rrcs"),
+    **dict.fromkeys(("copy", "cpkt"), "cpy"),
+}
+"""Steps whose colour operations of plans have."""
+
+_OTHER: Final = "#e0e0e0"
 _ROW: Final = 16
 _STEP: Final = 34
+_PLAN_STEP: Final = 58
+"""Width of a step whose name has up to 11 letters."""
+
 _LEFT: Final = 190
 _TOP: Final = 40
 
@@ -52,51 +66,83 @@ def levels(file: Blocks) -> list[list[int]]:
     return found
 
 
+class _Row(NamedTuple):
+    """A block in a picture: what it is called, and of each step level, kind, line and words."""
+
+    rank: int
+    name: str
+    steps: list[tuple[int, str, int, str]]
+
+
+def _rows(file: Blocks) -> list[_Row]:
+    """Returns the blocks as the file has them; a `nop` takes no level, and is not shown."""
+    if file.plan is not None:
+        plan, run = file.plan, Run(file, file.plan)
+        run.run()
+        return [
+            _Row(
+                group.rank,
+                str(group),
+                [
+                    (begin, deed.name, deed.line, plan.described(group, deed))
+                    for begin, deed in zip(begins, group.deeds, strict=False)
+                ],
+            )
+            for group, begins in zip(plan.groups, run.levels, strict=True)
+        ]
+    return [
+        _Row(
+            block.rank,
+            _named(block),
+            [
+                (begin, step.name, step.line, str(step))
+                for begin, step in zip(begins, block.steps, strict=False)
+            ],
+        )
+        for block, begins in zip(file.every, levels(file), strict=True)
+    ]
+
+
 def _named(block: Block) -> str:
     to = "" if block.to == NOBODY else f" to {block.to}"
     source = "" if block.source == NOBODY else f" from {block.source}"
-    return f"rank {block.rank} block {block.number}{to}{source}, channel {block.channel}"
+    return f"{block}{to}{source}, channel {block.channel}"
 
 
 def as_text(file: Blocks, ranks: Sequence[int]) -> list[str]:
     """Returns a line for each block of some ranks: the kinds of its steps, level by level."""
     lines = []
-    for block, begins in zip(file.every, levels(file), strict=True):
-        if block.rank not in ranks:
-            continue
-        cells = {
-            begin: step.name
-            for begin, step in zip(begins, block.steps, strict=False)
-            if step.name != "nop"
-        }
-        row = "".join(f"{cells.get(level, '.'):<5}" for level in range(max(cells, default=-1) + 1))
-        lines.append(f"{_named(block):<42} {row.rstrip()}".rstrip())
+    rows = [row for row in _rows(file) if row.rank in ranks]
+    wide = max((len(name) for row in rows for _, name, _, _ in row.steps), default=4) + 1
+    for row in rows:
+        cells = {begin: name for begin, name, _, _ in row.steps if name != "nop"}
+        line = "".join(
+            f"{cells.get(at, '.'):<{max(wide, 5)}}" for at in range(max(cells, default=-1) + 1)
+        )
+        lines.append(f"{row.name:<42} {line.rstrip()}".rstrip())
     return lines
 
 
 def as_svg(file: Blocks, ranks: Sequence[int]) -> str:
     """Returns a picture with a row for each block of some ranks, and a box for each step."""
     rows, boxes, last = [], [], 0
-    shown = [
-        (block, begins)
-        for block, begins in zip(file.every, levels(file), strict=True)
-        if block.rank in ranks
-    ]
-    for row, (block, begins) in enumerate(shown):
-        top = _TOP + row * _ROW
-        rows.append(f'<text x="4" y="{top + 11}">{escape(_named(block))}</text>')
-        for number, (begin, step) in enumerate(zip(begins, block.steps, strict=False)):
-            if step.name == "nop":
+    shown = [row for row in _rows(file) if row.rank in ranks]
+    wide = _STEP if file.plan is None else _PLAN_STEP
+    for place, row in enumerate(shown):
+        top = _TOP + place * _ROW
+        rows.append(f'<text x="4" y="{top + 11}">{escape(row.name)}</text>')
+        for number, (begin, name, line, words) in enumerate(row.steps):
+            if name == "nop":
                 continue
             last = max(last, begin + 1)
-            left = _LEFT + begin * _STEP
+            left = _LEFT + begin * wide
             boxes.append(
-                f"<g><title>{escape(f'step {number}, line {step.line}: {step}')}</title>"
-                f'<rect x="{left}" y="{top}" width="{_STEP - 2}" height="{_ROW - 3}" rx="2" '
-                f'fill="{_COLOURS[step.name]}"/>'
-                f'<text x="{left + 4}" y="{top + 10}">{step.name}</text></g>'
+                f"<g><title>{escape(f'step {number}, line {line}: {words}')}</title>"
+                f'<rect x="{left}" y="{top}" width="{wide - 2}" height="{_ROW - 3}" rx="2" '
+                f'fill="{_COLOURS.get(_ALIKE.get(name, name), _OTHER)}"/>'
+                f'<text x="{left + 4}" y="{top + 10}">{name}</text></g>'
             )
-    width, height = _LEFT + last * _STEP + 8, _TOP + len(shown) * _ROW + 8
+    width, height = _LEFT + last * wide + 8, _TOP + len(shown) * _ROW + 8
     title = f"{file.name}: {file.operation} of {file.ranks} ranks; steps by level"
     return "\n".join(
         [

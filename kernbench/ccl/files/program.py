@@ -10,6 +10,7 @@ from kernbench.ccl.files.load import load
 from kernbench.ccl.files.lower import lower
 from kernbench.ccl.files.rounds import Lowered, Move, Transfer
 from kernbench.ccl.plan import NOTHING, Comm
+from kernbench.ccl.profiles import Scope
 from kernbench.errors import UsageError
 
 
@@ -152,6 +153,13 @@ def module_of(path: Path) -> ModuleType:
     except OSError:
         content = b""  # what is wrong with it is reported when it is read as XML
     return _module(path, content)
+
+
+def scope_of(module: ModuleType) -> Scope:
+    """Returns what the file is for that a module of `module_of` stands for."""
+    (program,) = (one for one in vars(module).values() if isinstance(one, Program))
+    file = program.lowered.file
+    return Scope(file.ranks, *file.sizes)
 
 
 @cached("ccl.collective_files")

@@ -6,96 +6,18 @@ schedule is the end of all. Accesses are compared as FastTrack does (Flanagan an
 last write by its block and time, reads by the time of each block.
 """
 
-from collections import Counter, deque
-from dataclasses import dataclass
+from collections import deque
 from typing import Any, Final
 
 import numpy as np
 
 from kernbench.ccl.files.blocks import Blocks, Memory, Mode, Place
+from kernbench.ccl.files.one_sided_proof import prove_plan
 from kernbench.ccl.files.run import UNBOUNDED, Links, Outcome, cycle_of, finished, least_slots, run
+from kernbench.ccl.files.verdict import SHOWN, Finding, Symbols, Verdict, differs, terms_of
 
 PLACES: Final = {"Simple": 2, "LL": 8, "LL128": 8}
 """Data of steps that a connection holds: `MSCCL_CHUNKSTEPS` is half of `NCCL_STEPS` in Simple."""
-
-_SHOWN: Final = 8
-
-Terms = tuple[tuple[int, int], ...]
-"""Input chunks in a sum, ascending, each with how often it is in it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something wrong that a proof found.
-
-    Attributes:
-        kind: `unwritten`, `race`, `result`, `deadlock` or `left`.
-        text: What, where, and what to do.
-    """
-
-    kind: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What a proof says.
-
-    Attributes:
-        findings: What is wrong, at most eight of each kind and mode; empty: proved.
-        steps: Steps of all blocks.
-        chunks: Chunks that were sent.
-        accesses: Reads and writes of chunks that were compared.
-        slots: Places of each connection for which it holds.
-        least: Fewest places with which all blocks end; 0 if they do not with any.
-        idle: Waits that order nothing that was not ordered without them.
-        waits: All waits.
-        modes: How often each mode was run.
-    """
-
-    findings: tuple[Finding, ...]
-    steps: int
-    chunks: int
-    accesses: int
-    slots: int
-    least: int
-    idle: tuple[str, ...]
-    waits: int
-    modes: tuple[Mode, ...]
-
-    @property
-    def proved(self) -> bool:
-        """Whether nothing is wrong."""
-        return not self.findings
-
-
-class _Sums:
-    """Symbolic values as numbers, equal sums as equal numbers, whatever the order of additions."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[Terms, int] = {}
-        self._terms: list[Terms] = []
-        self._known: dict[tuple[int, int], int] = {}
-
-    def number(self, terms: Terms) -> int:
-        found = self._numbers.get(terms)
-        if found is None:
-            found = self._numbers[terms] = len(self._terms)
-            self._terms.append(terms)
-        return found
-
-    def add(self, left: int, right: int) -> int:
-        key = (left, right) if left < right else (right, left)
-        found = self._known.get(key)
-        if found is None:
-            total = Counter(dict(self._terms[left]))
-            for term, many in self._terms[right]:
-                total[term] += many
-            found = self._known[key] = self.number(tuple(sorted(total.items())))
-        return found
-
-    def terms(self, number: int) -> Terms:
-        return self._terms[number]
 
 
 class _Proof:
@@ -108,7 +30,7 @@ class _Proof:
         sums: Symbolic values.
     """
 
-    def __init__(self, file: Blocks, links: Links, mode: Mode, sums: _Sums) -> None:
+    def __init__(self, file: Blocks, links: Links, mode: Mode, sums: Symbols) -> None:
         self.file: Final = file
         self.links: Final = links
         self.mode: Final = mode
@@ -136,7 +58,7 @@ class _Proof:
 
     def _note(self, kind: str, text: str) -> None:
         texts = self.found.setdefault(kind, [])
-        texts.append(text if len(texts) < _SHOWN else "")
+        texts.append(text if len(texts) < SHOWN else "")
 
     def __call__(self, process: int, number: int) -> None:
         """See `Watcher`."""
@@ -171,8 +93,7 @@ class _Proof:
     def _combine(self, values: list[int] | None, more: list[int]) -> list[int]:
         if values is None:
             return more
-        add = self._sums.add
-        return [add(a, b) if a >= 0 and b >= 0 else -1 for a, b in zip(values, more, strict=True)]
+        return self._sums.sums(values, more)
 
     def _read(self, process: int, number: int, first: int, count: int) -> list[int]:
         rank = self._every[process].rank
@@ -234,20 +155,11 @@ class _Proof:
     def check_end(self) -> None:
         """Notes what the outputs have that the operation does not give."""
         file = self.file
-        share, chunks = file.share, file.chunks
-        outputs = share if file.operation == "reduce_scatter" else chunks
+        outputs = file.share if file.operation == "reduce_scatter" else file.chunks
         for rank in range(file.ranks):
             first = self.memory.at(rank, Place("o", 0))
             for chunk in range(outputs):
-                if file.operation == "all_reduce":
-                    terms = [(other, chunk) for other in range(file.ranks)]
-                elif file.operation == "all_gather":
-                    terms = [(chunk // share, chunk % share)]
-                elif file.operation == "all_to_all":
-                    terms = [(chunk // share, rank * share + chunk % share)]
-                else:
-                    terms = [(other, rank * share + chunk) for other in range(file.ranks)]
-                wanted = self._sums.number(tuple((r * chunks + c, 1) for r, c in terms))
+                wanted = self._sums.number(terms_of(file, rank, chunk))
                 has = self._values[rank][first + chunk]
                 if has != wanted:
                     text = self._differs(rank, chunk, has, wanted)
@@ -260,20 +172,7 @@ class _Proof:
 
     def _differs(self, rank: int, chunk: int, has: int, wanted: int) -> str:
         place = f"{self.file.path}: rank {rank} ends with a wrong o[{chunk}]: "
-        if has < 0:
-            return f"{place}nobody wrote it"
-        sums, chunks = self._sums, self.file.chunks
-        got, want = dict(sums.terms(has)), dict(sums.terms(wanted))
-
-        def named(term: int, many: int) -> str:
-            rank, chunk = divmod(term, chunks)
-            return f"rank {rank}'s chunk {chunk}" + (f" {many} times" if many > 1 else "")
-
-        missing = [named(term, 1) for term in want if term not in got]
-        surplus = [named(t, many) for t, many in got.items() if many != want.get(t)]
-        parts = [f"misses {', '.join(missing[:4])}"] if missing else []
-        parts += [f"has {', '.join(surplus[:4])}"] if surplus else []
-        return place + "; ".join(parts)
+        return place + differs(self._sums, self.file.chunks, has, wanted)
 
 
 def prove(file: Blocks, slots: int | None = None) -> Verdict:
@@ -281,10 +180,12 @@ def prove(file: Blocks, slots: int | None = None) -> Verdict:
 
     Args:
         file: A file whose structure has been checked.
-        slots: Places of each connection; None for as many as its protocol has.
+        slots: Places of each connection; None for as many as its protocol has. A plan has none.
     """
+    if file.plan is not None:
+        return prove_plan(file, file.plan)
     slots = PLACES[file.protocol] if slots is None else slots
-    links, sums = Links(file), _Sums()
+    links, sums = Links(file), Symbols()
     findings: list[Finding] = []
     chunks = accesses = least = 0
     idle: tuple[str, ...] = ()
@@ -302,9 +203,9 @@ def prove(file: Blocks, slots: int | None = None) -> Verdict:
             if many
         ]
         for kind, texts in (*proof.found.items(), ("left", left)):
-            findings += [Finding(kind, f"{text} [{mode}]") for text in texts[:_SHOWN]]
-            if len(texts) > _SHOWN:
-                findings.append(Finding(kind, f"and {len(texts) - _SHOWN} more of this kind"))
+            findings += [Finding(kind, f"{text} [{mode}]") for text in texts[:SHOWN]]
+            if len(texts) > SHOWN:
+                findings.append(Finding(kind, f"and {len(texts) - SHOWN} more of this kind"))
         if not least:
             least = least_slots(file, links, max(outcome.most, 1))
     if 0 < slots < least:
@@ -334,5 +235,5 @@ def _deadlock(file: Blocks, links: Links, outcome: Outcome, slots: str) -> str:
         else f"{every[one]}, which has ended"
         for one in cycle
     ]
-    waits = "\n    waits for ".join([*shown[:_SHOWN], *(["..."] if len(shown) > _SHOWN else [])])
+    waits = "\n    waits for ".join([*shown[:SHOWN], *(["..."] if len(shown) > SHOWN else [])])
     return f"{stuck} blocks wait for ever with {slots} slots a connection\n    {waits}"
