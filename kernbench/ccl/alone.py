@@ -146,13 +146,12 @@ def time_about(
     size = nbytes
     while size > _LEAST and many(size):
         size //= 2
-    if size == nbytes:
-        return time(nbytes, most)
-    half = time(size // 2, most)
-    more = (nbytes - size) / (size // 2)
-    # It takes time(size) * (1 + more) - half * more.
-    whole = time(size, None if most is None else (most + half * more) / (1 + more))
-    return whole + (whole - half) * more
+    while size < nbytes:
+        half, whole = time(size // 2, most), time(size, most)
+        if half < whole <= 2 * half:
+            return whole + (whole - half) * (nbytes - size) / (size // 2)
+        size *= 2  # the plan of the one is of another kind than that of the other
+    return time(nbytes, most)
 
 
 _LEAST: Final = 1 << 12
