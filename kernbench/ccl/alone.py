@@ -149,7 +149,10 @@ def time_about(
     while size < nbytes:
         half, whole = time(size // 2, most), time(size, most)
         if half < whole <= 2 * half:
-            return whole + (whole - half) * (nbytes - size) / (size // 2)
+            found = whole + (whole - half) * (nbytes - size) / (size // 2)
+            if most is not None and found > most:
+                raise TooLongError
+            return found
         size *= 2  # the plan of the one is of another kind than that of the other
     return time(nbytes, most)
 

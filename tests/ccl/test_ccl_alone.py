@@ -24,7 +24,6 @@ def named(name: str, machine: Topology) -> Chosen:
         ("chain", "broadcast", 4096, 0.02),
         # The number of its chunks grows with the root of the size, so its time is not quite affine.
         ("double_binary_tree", "all_reduce", 4096, 0.1),
-        ("two_shot", "reduce", 4096, 0.001),
         ("pairwise", "all_to_all", 4096, 0.01),
     ],
 )
