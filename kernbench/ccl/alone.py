@@ -1,10 +1,15 @@
 """How long a collective takes by itself, on an idle machine, when all ranks begin at once."""
 
+from collections.abc import Sequence
+from typing import Final
+
 from kernbench.ccl.collective import Collective
 from kernbench.ccl.config import Chosen
-from kernbench.ccl.model import CollectiveModel
+from kernbench.ccl.model import CollectiveModel, kept_of
 from kernbench.ccl.operations import OPERATIONS, Reduction
-from kernbench.ccl.prepared import CollectiveShape
+from kernbench.ccl.plan import NOTHING
+from kernbench.ccl.prepared import CollectiveShape, Prepared
+from kernbench.des import DeadlockError
 from kernbench.memory import Storage, View, dtypes
 from kernbench.sim_engine.command import Command, Stream
 from kernbench.sim_engine.engine import GraphEngine
@@ -22,32 +27,50 @@ def block_count(operation: str, ranks: int) -> int:
     return 1 if OPERATIONS[operation].blocks == "one" else ranks
 
 
-def time_alone(topology: Topology, chosen: Chosen, operation: str, ranks: int, nbytes: int) -> int:
+class TooLongError(Exception):
+    """A collective takes longer than somebody wants to know."""
+
+
+def time_alone(
+    topology: Topology,
+    chosen: Chosen,
+    operation: str,
+    ranks: int,
+    nbytes: int,
+    *,
+    sips: Sequence[int] | None = None,
+    most: int | None = None,
+) -> int:
     """Returns the picoseconds until the last rank has ended, without data.
 
     Args:
         chosen: The algorithm.
         operation: A key of `OPERATIONS`.
-        ranks: On the machine's first SIPs.
+        ranks: How many ranks take part.
         nbytes: Of all blocks together, cut to whole elements of float32; at least one each.
+        sips: Device of each rank; the machine's first ones by default.
+        most: When to give up, in picoseconds.
+
+    Raises:
+        TooLongError: If it takes longer than `most`.
+        DeadlockError: If it does not end.
     """
     what, dtype = OPERATIONS[operation], dtypes.float32
-    count = block_count(operation, ranks)
-    block = max(1, nbytes // dtype.itemsize // count)
-    row = (block,) * count
-    sizes = (row,) * ranks if what.blocks == "pairs" else row
+    places = range(ranks) if sips is None else sips
+    shape = _shape_of(chosen, operation, tuple(places), nbytes)
+    block = max(1, nbytes // dtype.itemsize // block_count(operation, ranks))
     engine = GraphEngine(topology, False)
+    engine.loop.limit, engine.loop.on_limit = most, _give_up
     model = CollectiveModel(engine)
-    shape = CollectiveShape(chosen, operation, tuple(range(ranks)), sizes, dtype)
     reduction = Reduction("sum", "add") if what.reduces else None
     collective = Collective(model, model.prepare(shape), reduction)
     commands = []
-    for rank in range(ranks):
+    for rank, sip in enumerate(places):
         elements = [
             block * len(blocks)
             for blocks in (what.given(rank, ranks, 0), what.taken(rank, ranks, 0))
         ]
-        hbm = engine.devices[rank].hbm
+        hbm = engine.devices[sip].hbm
         given, taken = (
             View(
                 Storage(hbm, dtype.itemsize * max(1, each), "x", None).buffer,
@@ -64,4 +87,92 @@ def time_alone(topology: Topology, chosen: Chosen, operation: str, ranks: int, n
     for command in commands:
         engine.submit(command)
     engine.loop.run()
-    return max(command.done.time or 0 for command in commands)
+    ends = [command.done.time for command in commands]
+    if None in ends:
+        raise DeadlockError([])
+    return max(end for end in ends if end is not None)
+
+
+def _give_up() -> None:
+    raise TooLongError
+
+
+def _shape_of(
+    chosen: Chosen, operation: str, sips: tuple[int, ...], nbytes: int
+) -> CollectiveShape:
+    dtype, count = dtypes.float32, block_count(operation, len(sips))
+    row = (max(1, nbytes // dtype.itemsize // count),) * count
+    sizes = (row,) * len(sips) if OPERATIONS[operation].blocks == "pairs" else row
+    return CollectiveShape(chosen, operation, sips, sizes, dtype)
+
+
+def time_about(
+    topology: Topology,
+    chosen: Chosen,
+    operation: str,
+    sips: tuple[int, ...],
+    nbytes: int,
+    *,
+    messages: int,
+    most: float | None = None,
+) -> float:
+    """Returns what `time_alone` does, of a long collective from those of two smaller sizes.
+
+    Time is affine in the size once messages follow each other at one pace, so two sizes, one twice
+    the other, tell that of a larger one.
+
+    Args:
+        chosen: The algorithm.
+        operation: A key of `OPERATIONS`.
+        sips: Device of each rank.
+        nbytes: See `time_alone`.
+        messages: Most messages of a collective that is simulated at its own size. Ranks that can
+            be timed at once on arrays are, with any number.
+        most: See `time_alone`.
+
+    Raises:
+        TooLongError: If it takes longer than `most`.
+        DeadlockError: If it does not end.
+    """
+
+    def time(size: int, limit: float | None) -> int:
+        last = None if limit is None else int(limit)
+        return time_alone(topology, chosen, operation, len(sips), size, sips=sips, most=last)
+
+    def many(size: int) -> bool:
+        prepare = kept_of(topology).prepare
+        return _on_network(prepare(_shape_of(chosen, operation, sips, size)), messages)
+
+    size = nbytes
+    while size > _LEAST and many(size):
+        size //= 2
+    while size < nbytes:
+        half, whole = time(size // 2, most), time(size, most)
+        if half < whole <= 2 * half:
+            found = whole + (whole - half) * (nbytes - size) / (size // 2)
+            if most is not None and found > most:
+                raise TooLongError
+            return found
+        size *= 2  # the plan of the one is of another kind than that of the other
+    return time(nbytes, most)
+
+
+_LEAST: Final = 1 << 12
+"""Bytes of a collective that is simulated, however many messages it has."""
+
+
+def _on_network(prepared: Prepared, most: int) -> bool:
+    """Returns whether more messages than `most` are sent that compete for links."""
+    known: set[int] = set()
+    count = 0
+    for channel in prepared.channels:
+        plan = channel.plan
+        assert plan is not None
+        links = channel.use.links
+        quick = channel.in_lanes and channel.use.private
+        if not quick or (channel.share is None and not known.isdisjoint(links)):
+            piece = channel.costs.together.piece
+            full = channel.layout.most_messages(1, piece)
+            count += int(plan.span[plan.send != NOTHING].sum()) * full
+        known |= links
+    return count > most

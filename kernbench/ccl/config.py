@@ -18,6 +18,7 @@ from kernbench.ccl.plan import Algorithm
 from kernbench.ccl.profiles import (
     Backpressure,
     BufferKind,
+    Choosing,
     CollectiveChannels,
     Elements,
     P2pChannels,
@@ -147,11 +148,13 @@ class CclFile:
 
     Attributes:
         defaults: Algorithms and queues that hold where an entry says nothing.
+        choice: How `auto` finds the fastest algorithm.
         queues: Profiles of queues, by name.
         algorithms: Algorithms, by name.
     """
 
     defaults: Defaults
+    choice: Choosing = field(default_factory=Choosing)
     queues: dict[str, QueueProfile] = field(default_factory=dict)
     algorithms: dict[str, AlgorithmSpec] = field(default_factory=dict)
 

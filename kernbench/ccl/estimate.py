@@ -10,7 +10,7 @@ messages of different waves meet.
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, permutations
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -48,6 +48,9 @@ _LEAST_SAMPLE: Final = 4
 _SAMPLED: Final = 1 << 14
 """Steps times ranks from which on fewer steps are timed."""
 
+
+_COMPARED: Final = 64
+"""Ranks of the largest groups that are compared, pair by pair, with others."""
 
 _NOTABLE: Final = 1.1
 """If the gap between pieces grows by this ratio, slots are reported as the bottleneck."""
@@ -417,15 +420,17 @@ class Estimator:
         self._like: Final = cached("ccl.alike")(self._find_like)
 
     def like(self, sips: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns two SIPs whose messages to each other take as long as those of the given two.
+        """Returns SIPs whose messages to each other take as long as those of the given ones.
+
+        One choice serves all groups that are alike: a machine has as many pairs as ranks, squared.
 
         Args:
-            sips: Two SIPs.
+            sips: SIPs of a group.
 
         Returns:
-            The same two SIPs for all that are alike.
+            The same SIPs for all groups that are alike; in large groups the given ones.
         """
-        return self._like(sips)
+        return self._like(sips) if len(sips) <= _COMPARED else sips
 
     def _find_like(self, sips: tuple[int, ...]) -> tuple[int, ...]:
         places: dict[int, int] = {}  # a link that is on both ways has one number
@@ -434,9 +439,21 @@ class Estimator:
                 (places.setdefault(one.index, len(places)), one.bandwidth, one.latency, one.kind)
                 for one in self._topology.sip_route(*pair)
             )
-            for pair in (sips, sips[::-1])
+            for pair in permutations(sips, 2)
         )
-        key = tuple(map(self._system.kind_of, sips)), self._topology.grid(sips), ways
+        topology, nodes = self._topology, list(map(self._topology.node_of, sips))
+        network = self._system.sips.network
+        rails = [0 if network.node is None else sip % network.node.size for sip in sips]
+        different = sorted(set(rails))
+        key = (
+            tuple(map(self._system.kind_of, sips)),
+            topology.grid(sips),
+            tuple(map(nodes.index, nodes)),
+            tuple(map(different.index, rails)),
+            topology.links_out(sips) if len(sips) > 1 else 0,
+            topology.meshed(sips),
+            ways,
+        )
         return self._pairs.get(key) or self._pairs.keep(key, sips)
 
     def estimate(

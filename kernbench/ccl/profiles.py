@@ -15,6 +15,7 @@ SlotSize = Annotated[Bytes, Range(8, 1 << 30), Bare()]
 Small = Annotated[Bytes, Range(1, 1 << 20), Bare()]
 Elements = Annotated[int, Range(1, 1 << 20)]
 ChannelCount = Annotated[int, Range(1, 1 << 10)]
+Percent = Annotated[int, Range(100, 10_000)]
 
 
 class Scope(NamedTuple):
@@ -200,6 +201,27 @@ class QueueProfile:
     p2p: P2pChannels | None = None
     by_size: CollectiveChannels | None = None
     pes: ChannelCount | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Choosing:
+    """How `auto` finds the fastest algorithm (ADR 0068); without it by estimates alone.
+
+    Attributes:
+        ranks: Groups of up to so many ranks are timed; 0 for none.
+        within: Percent of the least estimate up to which an algorithm is timed.
+        messages: Most messages of an algorithm that is timed at its own size; of more, two smaller
+            sizes tell the time.
+        all_nics: Percent of the time with all NICs up to which a collective takes the first alone.
+        all_links: Percent that an estimate says of an algorithm on all links of a rank where ranks
+            have none of their own to each other: its channels meet there.
+    """
+
+    ranks: Annotated[int, Range(0, 1024)] = 0
+    within: Percent = 100
+    messages: Annotated[int, Range(1, 1 << 30)] = 1
+    all_nics: Percent = 100
+    all_links: Percent = 100
 
 
 def message_of(operation: str, nbytes: int, ranks: int) -> int:

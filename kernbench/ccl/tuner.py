@@ -3,10 +3,12 @@
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from typing import Final
 
 from kernbench.caches import Table, cached
+from kernbench.ccl.alone import TooLongError, time_about
 from kernbench.ccl.config import (
     AUTO,
     CclFile,
@@ -21,11 +23,12 @@ from kernbench.ccl.config import (
 )
 from kernbench.ccl.cut_bound import cut_bound, shortfall
 from kernbench.ccl.estimate import SlotLimit, estimator_of
-from kernbench.ccl.profiles import Scope, message_of
+from kernbench.ccl.profiles import Choosing, Scope, message_of
 from kernbench.ccl.programs import channels_of
 from kernbench.ccl.rails import rails_of
 from kernbench.config.load import Loaded
 from kernbench.config.problems import ConfigError
+from kernbench.des import DeadlockError
 from kernbench.errors import KernbenchError, UsageError
 from kernbench.topology import Topology
 
@@ -34,16 +37,6 @@ _MANY: Final = 256
 
 _HARDLY_SLOWER: Final = 1.02
 """Ratio of two estimates that say nothing about which algorithm is the faster one."""
-
-_WORTH_ALL_NICS: Final = 1.25
-"""Ratio of two estimates from which on a small collective takes all NICs in place of the first.
-
-NCCL, too, takes fewer channels for small sizes, until each has work enough for its threads
-(`threadThresholds` in src/graph/tuning.cc)."""
-
-_WORTH_ALL_LINKS: Final = 1.25
-"""Ratio of two estimates from which on an algorithm takes all links of a rank where ranks have none
-of their own to each other: its channels meet there, at times that no estimate knows."""
 
 _LARGEST_SLOT_BITS: Final = 31
 """Bits of a slot size that `enough_slots` does not try any more."""
@@ -143,8 +136,7 @@ class Choices:
         if named is not None and not (named.sized or message):
             return named
         group = (ranks or self._topology.world_size) if message else len(sips)
-        # One choice serves all pairs that are alike: a machine has as many pairs as ranks, squared.
-        members = self._estimator.like(tuple(sips)) if len(sips) == 2 else tuple(sips)
+        members = self._estimator.like(tuple(sips))
         unfit = self._unfit(operation, nbytes, group)
         key = operation, max(nbytes - 1, 0).bit_length(), group, members, one_way, unfit
         chosen = self._chosen.get(key)
@@ -386,36 +378,86 @@ class Choices:
     def _fastest(
         self, candidates: Sequence[Chosen], operation: str, nbytes: int, sips: tuple[int, ...]
     ) -> Chosen:
-        """Returns the candidate with the least estimated time; the first of equals.
+        """Returns the candidate that takes the least time; the first of equals.
 
-        Of those that are hardly slower than the fastest, or on one NIC in place of all not much
-        slower, it is one with the fewest channels, since each channel is simulated.
+        In groups of few ranks candidates are timed (ADR 0068), in larger ones estimated. Of those
+        that are hardly slower than the fastest, or on one NIC in place of all not much slower, it
+        is one with the fewest channels, since each channel is simulated.
         """
         worthy = self._worthy(candidates, sips)
         if all(one.tuning for one in worthy) and self._in_one_node(sips):
             return min(worthy, key=lambda one: _own_estimate(one, operation, nbytes, len(sips)))
-        times: list[tuple[float, Chosen]] = []
-        for candidate in worthy if len(worthy) > 1 else ():
-            try:
-                time = self._estimator.estimate(candidate, operation, nbytes, sips)
-            except _NO_ESTIMATE:
-                continue
-            if time is not None:
-                times.append((time * self._doubt(candidate, sips), candidate))
+        if len(worthy) == 1:
+            return worthy[0]
+        times = self._estimated(worthy, operation, nbytes, sips)
+        if len(sips) <= self._choice.ranks and len(times) > 1:
+            times = self._timed(times, operation, nbytes, sips) or times
         if not times:
             return worthy[0]
         least = min(time for time, _ in times)
         near = [
             (self._channels(one, sips), time, one)
             for time, one in times
-            if time <= least * (_WORTH_ALL_NICS if one.only_first else _HARDLY_SLOWER)
+            if time <= least * max(_HARDLY_SLOWER, self._choice.all_nics / 100 * one.only_first)
         ]
         return min(near, key=lambda each: each[:2])[2]
+
+    def _estimated(
+        self, candidates: Sequence[Chosen], operation: str, nbytes: int, sips: tuple[int, ...]
+    ) -> list[tuple[float, Chosen]]:
+        """Returns the candidates that have an estimate, each with its time."""
+        times = []
+        for candidate in candidates:
+            try:
+                time = self._estimator.estimate(candidate, operation, nbytes, sips)
+            except _NO_ESTIMATE:
+                continue
+            if time is not None:
+                times.append((time * self._doubt(candidate, sips), candidate))
+        return times
+
+    def _timed(
+        self,
+        estimated: Sequence[tuple[float, Chosen]],
+        operation: str,
+        nbytes: int,
+        sips: tuple[int, ...],
+    ) -> list[tuple[float, Chosen]]:
+        """Returns candidates with the times that they take by themselves.
+
+        Candidates with a much longer estimate than the fastest one are left out, and those that
+        still run when one timed before has long ended.
+        """
+        order = sorted(estimated, key=lambda each: each[0])
+        times: list[tuple[float, Chosen]] = []
+        for estimate, candidate in order:
+            if estimate > order[0][0] * self._choice.within / 100:
+                break
+            margin = max(_HARDLY_SLOWER, self._choice.all_nics / 100 * candidate.only_first)
+            most = min((time for time, _ in times), default=inf) * margin
+            try:
+                time = time_about(
+                    self._topology,
+                    candidate,
+                    operation,
+                    sips,
+                    nbytes,
+                    messages=self._choice.messages,
+                    most=None if most == inf else most,
+                )
+            except (TooLongError, DeadlockError, *_NO_ESTIMATE):
+                continue
+            times.append((time, candidate))
+        return times
 
     def _doubt(self, chosen: Chosen, sips: tuple[int, ...]) -> float:
         topology = self._topology
         apart = chosen.links == 1 or topology.links_out(sips) == 1 or topology.meshed(sips)
-        return 1.0 if apart else _WORTH_ALL_LINKS
+        return 1.0 if apart else self._choice.all_links / 100
+
+    @property
+    def _choice(self) -> Choosing:
+        return self._file[1].value.choice
 
     def _by_rails(self, chosen: Chosen, sips: tuple[int, ...]) -> list[Chosen]:
         """Returns an algorithm on as many rails as it uses, and on one where these are several."""
@@ -429,10 +471,13 @@ class Choices:
     def _worthy(self, candidates: Sequence[Chosen], sips: Sequence[int]) -> Sequence[Chosen]:
         """Returns the candidates that are worth an estimate; at least one.
 
-        On groups of one dimension, algorithms for grids, and in one node those for nodes, are the
-        other algorithms under another name. In large groups, estimates of algorithms with many
-        messages would take too long.
+        In groups that are timed all are. Else, on groups of one dimension, algorithms for grids,
+        and in one node those for nodes, are the other algorithms under another name, but for
+        channels that meet, of which estimates know little. In large groups, estimates of algorithms
+        with many messages would take too long.
         """
+        if len(sips) <= self._choice.ranks:
+            return candidates
         if len(self._topology.grid(sips)) == 1:
             alike = ("grid", "nodes") if self._in_one_node(sips) else ("grid",)
             flat = [one for one in candidates if one.topology not in alike]

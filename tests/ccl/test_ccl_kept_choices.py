@@ -57,7 +57,7 @@ def test_other_overrides_and_machines_have_choices_of_their_own(
     topology: Callable[[str], Topology],
 ) -> None:
     first = chosen(topology("sip8"))
-    other = chosen(topology("sip8"), overrides=(*AUTO, "defaults.n_slots=7"))
+    other = chosen(topology("sip8"), overrides=(*AUTO, "queues.links.n_slots=7"))
     assert other.queue.n_slots == 7
     assert first.queue.n_slots != 7
     assert chosen(topology("h200x8")) != first
