@@ -150,7 +150,8 @@ class TopKRouter(torch.nn.Module):
             tokens: Of that rank.
             step: Number of the call.
         """
-        return None if self.routing is None else self.routing.choices(self.asked(rank, tokens, step))
+        routing = self.routing
+        return None if routing is None else routing.choices(self.asked(rank, tokens, step))
 
     def asked(self, rank: int, tokens: int, step: int) -> Asked:
         """Returns for what a routing is asked; see `given`."""

@@ -71,6 +71,7 @@ __all__ = [
     "check_gemm",
     "check_index",
     "checked_indices",
+    "counts_of",
     "current_rank",
     "draw_from",
     "first_run",
