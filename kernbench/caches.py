@@ -60,6 +60,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "parallel.layouts": 64,
     "pp.plans": 256,  # some messages and passes for each microbatch of a stage
     "process.last_frames": 1024,  # a place of a program each, which keeps its code alive
+    "routing.counts": 64,  # 8 bytes for each rank and expert
     "routing.workloads": 256,  # 16 bytes for each choice of a rank
     "runtime_api.names": 1,
     "runtime_api.pytorch_names": 1,
@@ -94,6 +95,7 @@ LIMITS: Final[Mapping[str, int]] = {
     # Of one machine.
     "ccl.alike": 1 << 16,  # as for paths
     "ccl.choices": 4096,
+    "ccl.companies": 256,  # some numbers for each rank of some collectives
     "ccl.estimates": 4096,
     "ccl.mixtures": 1024,
     "ccl.pairs": 1024,

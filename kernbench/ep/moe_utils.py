@@ -1,5 +1,6 @@
 """What routers do with scores, as plain functions under Megatron-Core's names."""
 
+from functools import cached_property
 from math import ceil
 from typing import Any
 
@@ -262,20 +263,45 @@ def permuted_probs(
     )
 
 
-def sort_chunks(x: torch.Tensor, order: Array) -> torch.Tensor:
+class Order:
+    """How rows that came from some ranks are sorted by expert; found when rows are moved.
+
+    Args:
+        sizes: Rows from each rank for each expert, `[ranks, experts]`.
+    """
+
+    def __init__(self, sizes: Array) -> None:
+        self._sizes = sizes
+
+    @cached_property
+    def forth(self) -> Array:
+        """Place of each sorted row among those that came."""
+        sizes = self._sizes.reshape(-1)
+        starts = (np.cumsum(sizes) - sizes).reshape(self._sizes.shape).T.reshape(-1)
+        each = self._sizes.T.reshape(-1)
+        return np.repeat(starts - (np.cumsum(each) - each), each) + np.arange(each.sum())
+
+    @cached_property
+    def back(self) -> Array:
+        """Place of each row that came among the sorted ones."""
+        back = np.empty_like(self.forth)
+        back[self.forth] = np.arange(len(back))
+        return back
+
+
+def sort_chunks(x: torch.Tensor, order: Order, *, back: bool = False) -> torch.Tensor:
     """Returns rows in another order, which the host knows.
 
     Args:
         x: Rows, of one dimension or two.
-        order: Which row comes at each place; each of them once.
+        order: From the order in which they came to that of experts.
+        back: Whether to go the other way.
     """
-    back = np.empty_like(order)
-    back[order] = np.arange(len(order))
     return extend.fused(
         "moe::sort_chunks",
-        lambda rows: rows[order],
+        lambda rows: rows[order.back if back else order.forth],
         [x],
-        gradients=[lambda grad, _: grad[back]],
+        gradients=[lambda grad, _: grad[order.forth if back else order.back]],
         traffic=2 * x.numel() * x.element_size(),
     )
 

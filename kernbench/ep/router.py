@@ -150,11 +150,13 @@ class TopKRouter(torch.nn.Module):
             tokens: Of that rank.
             step: Number of the call.
         """
-        config, routing = self.config, self.routing
-        if routing is None:
-            return None
-        size = config.num_moe_experts, config.moe_router_topk
-        return routing.choices(Asked(step, self.layer_number, rank, tokens, *size))
+        routing = self.routing
+        return None if routing is None else routing.choices(self.asked(rank, tokens, step))
+
+    def asked(self, rank: int, tokens: int, step: int) -> Asked:
+        """Returns for what a routing is asked; see `given`."""
+        size = self.config.num_moe_experts, self.config.moe_router_topk
+        return Asked(step, self.layer_number, rank, tokens, *size)
 
     def _given(self, tokens: int) -> Choices | None:
         group = parallel_state.get_expert_tensor_and_model_parallel_group()

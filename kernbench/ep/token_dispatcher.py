@@ -16,6 +16,7 @@ from kernbench import extend
 from kernbench.ep.config import MoEConfig
 from kernbench.ep.moe_utils import (
     Array,
+    Order,
     permute,
     permuted_probs,
     row_map,
@@ -78,7 +79,7 @@ class Plan:
         outputs: Rows from each rank of `ep`.
         gathered: Rows of each rank of `etp` after the exchange.
         by_expert: Rows of each of the calling rank's experts.
-        order: Place of each sorted row among those that came; None if they come sorted.
+        order: How the rows that came are sorted by expert; None if they come sorted.
     """
 
     def __init__(self, shares: Shares, counts: Array) -> None:
@@ -91,14 +92,8 @@ class Plan:
         self.gathered: list[int] = came.sum((1, 2)).tolist()
         self.by_expert: list[int] = came.sum((0, 1)).tolist()
         sizes = came.reshape(ep * etp, -1)
-        self.order: Array | None = None
-        if sizes.shape[0] > 1 and sizes.shape[1] > 1:
-            starts = np.concatenate([[0], np.cumsum(sizes.reshape(-1))[:-1]]).reshape(sizes.shape)
-            rows = [
-                np.arange(start, start + size)
-                for start, size in zip(starts.T.reshape(-1), sizes.T.reshape(-1), strict=True)
-            ]
-            self.order = np.concatenate(rows)
+        sorts = sizes.shape[0] > 1 and sizes.shape[1] > 1
+        self.order = Order(sizes) if sorts else None
 
 
 class _Noted(torch.autograd.Function):
@@ -145,15 +140,9 @@ class MoETokenDispatcher:
         routing, both = self.router.routing, self.shares.both
         if routing is None:
             return None
-        found = np.empty((size_of(both), self.shares.experts), np.int64)
-        for rank in range(len(found)):
-            of_rank = routing.tokens_of(rank)
-            choices = self.router.given(rank, tokens if of_rank is None else of_rank, self.step)
-            assert choices is not None
-            found[rank] = choices.counts
         if routing.tokens_of(0) is None:
             extend.agree("tokens of a routing by name", {"tokens": tokens}, both)
-        return found
+        return extend.counts_of(routing, self.router.asked(0, tokens, self.step), size_of(both))
 
     def noted(self, x: torch.Tensor, plan: Plan, **more: int | None) -> torch.Tensor:
         """Returns rows, of whose exchange both directions are noted."""
@@ -277,9 +266,7 @@ class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):
         """Returns rows in the order in which they came; sums of those that share experts."""
         plan = self.plan
         if plan.order is not None:
-            back = np.empty_like(plan.order)
-            back[plan.order] = np.arange(len(back))
-            rows = sort_chunks(rows, back)
+            rows = sort_chunks(rows, plan.order, back=True)
         if size_of(self.shares.etp) > 1:
             rows = differentiable.reduce_scatter(rows, Cut(self.shares.etp, 0, plan.gathered))
         return rows

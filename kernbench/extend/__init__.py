@@ -33,7 +33,7 @@ from kernbench.process.process import NoContextError
 from kernbench.ranks.group_creation import GroupMismatchError
 from kernbench.ranks.groups import GroupError
 from kernbench.ranks.meeting import CollectiveMismatchError
-from kernbench.routing import Asked, Choices, Routing, RoutingError, routing_of
+from kernbench.routing import Asked, Choices, Routing, RoutingError, counts_of, routing_of
 from kernbench.tensors.errors import DimensionError, TensorError
 
 __all__ = [
@@ -71,6 +71,7 @@ __all__ = [
     "check_gemm",
     "check_index",
     "checked_indices",
+    "counts_of",
     "current_rank",
     "draw_from",
     "first_run",

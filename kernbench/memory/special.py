@@ -29,6 +29,9 @@ _Q: Final = (
 _BLOCK: Final = 1 << 13
 """Elements that are computed at a time, so that intermediate results stay in the cache."""
 
+_FEW: Final = 16
+"""Most slices of a group that are added up one after the other, for all groups at once."""
+
 _exact_erf: Final = np.frompyfunc(math.erf, 1, 1)
 
 
@@ -65,4 +68,22 @@ def add_slices(total: Array, values: Array, rows: Array, dim: int) -> None:
     found, starts = np.unique(rows[order], return_index=True)
     if found.size:
         total = np.moveaxis(total, dim, 0)
-        total[found] += np.add.reduceat(np.moveaxis(values, dim, 0)[order], starts)
+        total[found] += _summed(np.moveaxis(values, dim, 0), order, starts)
+
+
+def _summed(values: Array, order: Array, starts: Array) -> Array:
+    """Returns the sums of slices by group, added up in order.
+
+    Args:
+        values: The slices.
+        order: Those of each group one after the other.
+        starts: Where each group begins in `order`.
+    """
+    counts = np.diff(starts, append=len(order))
+    if counts.max() > _FEW:
+        return np.asarray(np.add.reduceat(values[order], starts))
+    sums: Array = values[order[starts]]  # `reduceat` goes element by element: slow for few slices
+    for number in range(1, counts.max()):
+        which = np.flatnonzero(counts > number)
+        sums[which] += values[order[starts[which] + number]]
+    return sums

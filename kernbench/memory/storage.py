@@ -474,7 +474,10 @@ class View:
         unwritten = self.buffer.unwritten
         if unwritten is None or 0 in self.shape:
             return None
-        bad = np.asarray(self._flags(unwritten).any(axis=-1))
+        flags = self._flags(unwritten)
+        if flags.flags.c_contiguous and not flags.any():  # fast, and mostly all
+            return None
+        bad = np.asarray(flags.any(axis=-1))
         return bad if bad.any() else None
 
     def leave(self, gaps: Array) -> None:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from kernbench.caches import cached
 from kernbench.errors import KernbenchError
 
 Array = np.ndarray[Any, Any]
@@ -81,6 +82,29 @@ class Routing(ABC):
         Raises:
             RoutingError: If it says nothing of this call, or does not fit the program.
         """
+
+
+@cached("routing.counts")
+def counts_of(routing: Routing, asked: Asked, ranks: int) -> Array:
+    """Returns rows from each rank for each expert in one call of a layer, `[ranks, experts]`.
+
+    All ranks of a layer ask for it, so that it is kept.
+
+    Args:
+        routing: Who says it.
+        asked: Of any rank; tokens are those of ranks of which the routing does not say how many.
+        ranks: Ranks that share the experts.
+
+    Raises:
+        RoutingError: As `Routing.choices`.
+    """
+    found = np.empty((ranks, asked.experts), np.int64)
+    for rank in range(ranks):
+        tokens = routing.tokens_of(rank)
+        of_rank = asked._replace(rank=rank, tokens=asked.tokens if tokens is None else tokens)
+        found[rank] = routing.choices(of_rank).counts
+    found.flags.writeable = False
+    return found
 
 
 def spread(counts: Array, tokens: int, topk: int) -> Array:
