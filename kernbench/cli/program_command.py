@@ -37,6 +37,14 @@ class Varied(NamedTuple):
     text: str
 
 
+class Plain(TyperCommand):
+    """A command whose texts are written for documents; `--help` shows them as `plain` does."""
+
+    def get_help(self, ctx: Any) -> str:
+        """See `click.Command.get_help`."""
+        return plain(super().get_help(ctx))
+
+
 class Command(TyperCommand):
     """Shows its options by group, and says which command has an option that it has not."""
 
