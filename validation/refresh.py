@@ -2,10 +2,10 @@
 
     python validation/refresh.py [--tables-only] [--jobs N]
 
-Needs `kernbench[torch]`, and torchvision and transformers for the programs of libraries: what does
-not run is named, and its figures of the last time stay. `--tables-only` writes fidelity.md from
-the stored result of `h200x8` and runs nothing; `python tests/docs/docs_shipped_machines.py` writes
-the other document.
+Needs PyTorch (`pip install -e '.[torch]'`), and torchvision and transformers for the programs of
+libraries: what does not run is named, and its figures of the last time stay. `--tables-only` writes
+fidelity.md from the stored result of `h200x8` and runs nothing; `python
+tests/docs/docs_shipped_machines.py` writes the other document.
 """
 
 import json
@@ -168,7 +168,7 @@ def main(words: list[str]) -> None:
             folder = FOLDER.parent / machine
             done = validate(folder, machine, programs=True, jobs=jobs)
             if len(done.torches) < 2:
-                raise SystemExit("PyTorch is not installed: pip install 'kernbench[torch]'")
+                raise SystemExit("PyTorch is not installed: pip install -e '.[torch]'")
             done.write_json(folder / RESULT.name)
             for row in done.lost():
                 why = next(iter(found.missing for found in row.found.values() if found.missing), "")
