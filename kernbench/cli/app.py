@@ -12,7 +12,13 @@ from kernbench.cli import collective_app, sweep_options, torchrun_options
 from kernbench.cli.comparing import compare
 from kernbench.cli.option_table import outputs_of
 from kernbench.cli.output import Output
-from kernbench.cli.program_command import Command, check_alone, spec_of_options, with_options
+from kernbench.cli.program_command import (
+    Command,
+    Plain,
+    check_alone,
+    spec_of_options,
+    with_options,
+)
 from kernbench.cli.testing import run_tests
 from kernbench.cli.validating import validate
 from kernbench.run_spec import RunSpec
@@ -113,15 +119,20 @@ app.command("torchrun", cls=torchrun_options.Command)(
 )
 
 
-@app.command()
+@app.command(cls=Plain)
 def check(
     files: Annotated[
-        list[Path], typer.Argument(help="Python files with `import torch` or kernbench.torch.")
+        list[Path],
+        typer.Argument(
+            metavar="FILES", help="Python files with `import torch` or `import kernbench.torch`."
+        ),
     ],
     torchrun: Annotated[
         bool,
         typer.Option(
-            "--torchrun", help="Lists what `kernbench torchrun` refuses, which has all else."
+            "--torchrun",
+            help="Lists what `kernbench torchrun` refuses, in place of what `kernbench.torch` "
+            "lacks.",
         ),
     ] = False,
 ) -> None:
@@ -140,11 +151,13 @@ def check(
     raise typer.Exit(print_check(files, torchrun=torchrun))
 
 
-@app.command()
+@app.command(cls=Plain)
 def explain(
     codes: Annotated[
         list[str] | None,
-        typer.Argument(help="Codes of reports, such as C14; without any, shows all there are."),
+        typer.Argument(
+            metavar="CODES", help="Codes of reports, such as `C14`; without any: the title of each."
+        ),
     ] = None,
 ) -> None:
     """Explain the codes of reports.
@@ -161,7 +174,7 @@ def explain(
     raise typer.Exit(print_entries(codes or ()))
 
 
-@app.command()
+@app.command(cls=Plain)
 def doctor() -> None:
     """Show what is installed here, and what each part enables.
 
@@ -174,10 +187,11 @@ def doctor() -> None:
     raise typer.Exit(print_doctor())
 
 
-@app.command("tour")
+@app.command("tour", cls=Plain)
 def tour_(
     folder: Annotated[
-        Path, typer.Option("--folder", metavar="DIR", help="Where its two scripts are written.")
+        Path,
+        typer.Option("--folder", metavar="DIR", help="Where its scripts and the page are written."),
     ] = Path("kernbench-tour"),
 ) -> None:
     """Show and run six commands, each with what to look at.
@@ -199,7 +213,7 @@ def tour_(
         raise typer.Exit(failed(error)) from None
 
 
-@app.command("list")
+@app.command("list", cls=Plain)
 def list_() -> None:
     """List benches, machines and algorithms.
 
@@ -212,17 +226,20 @@ def list_() -> None:
     raise typer.Exit(print_listing())
 
 
-@app.command("new-machine")
+@app.command("new-machine", cls=Plain)
 def new_machine_(
-    name: Annotated[str, typer.Argument(help="Name of the machine; the file is NAME.yaml.")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="Name of the machine; the file is `NAME.yaml`."),
+    ],
     from_: Annotated[
         str | None,
         typer.Option(
             "--like",
             "--from",
             metavar="MACHINE",
-            help="Copies a YAML file, or a shipped machine; without it, the file has what nobody "
-            "can guess, and all else has defaults.",
+            help="Copies a YAML file, or a shipped machine, with its comments.",
+            show_default="a file with what has no default",
         ),
     ] = None,
 ) -> None:
@@ -242,27 +259,48 @@ def new_machine_(
     raise typer.Exit(new_machine(name, from_))
 
 
-@app.command("calibrate")
+@app.command("calibrate", cls=Plain)
 def calibrate_(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="Tables as `measure/measure.py` writes them.")
     ],
     out: Annotated[
-        Path, typer.Option("-o", "--out", metavar="FILE", help="The machine's file to write.")
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="The machine's file; its stem is the machine's name.",
+        ),
     ],
     from_: Annotated[
         str,
-        typer.Option("--from", metavar="MACHINE", help="Has the numbers that no table has."),
+        typer.Option(
+            "--from",
+            metavar="MACHINE",
+            help="Machine whose numbers stay where no table has others: a YAML file, or a "
+            "shipped one.",
+        ),
     ] = "h200x8",
     topology: Annotated[
         str | None,
         typer.Option(
             "--topology",
             metavar="MACHINE",
-            help="Machine with the datasheet's numbers; kernels are then shares of its peaks.",
+            help="Machine with the datasheet's numbers; kernels and library of `--from` are "
+            "shares of its peaks.",
+            show_default="that of `--from`",
         ),
     ] = None,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Show every fit.")] = False,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose",
+            "-v",
+            help="Shows every fit: its cells, and its error on those that it was fitted on and on "
+            "the others.",
+        ),
+    ] = False,
 ) -> None:
     """Fit a machine's numbers to tables measured on a host (needs SciPy).
 
@@ -281,9 +319,12 @@ def calibrate_(
     raise typer.Exit(calibrate_machine(folder, out, from_, topology, verbose=verbose))
 
 
-@app.command("show-machine")
+@app.command("show-machine", cls=Plain)
 def show_machine_(
-    machine: Annotated[str, typer.Argument(help="A YAML file, or the name of a shipped machine.")],
+    machine: Annotated[
+        str,
+        typer.Argument(metavar="MACHINE", help="A YAML file, or the name of a shipped machine."),
+    ],
 ) -> None:
     """Show every value of a machine, and which ones its file leaves to defaults.
 
@@ -299,7 +340,7 @@ def show_machine_(
     raise typer.Exit(show_machine(machine))
 
 
-app.command()(compare)
-app.command()(validate)
-app.command("test")(run_tests)
+app.command(cls=Plain)(compare)
+app.command(cls=Plain)(validate)
+app.command("test", cls=Plain)(run_tests)
 app.add_typer(collective_app.app, name="collective")

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from kernbench.cli.program_command import Plain
+
 app = typer.Typer(
     help="Prove, show, time, write and search collective algorithms in files of MSCCL XML.",
     no_args_is_help=True,
@@ -14,18 +16,23 @@ app = typer.Typer(
 File = Annotated[Path, typer.Argument(metavar="FILE", help="A file of MSCCL XML.")]
 
 
-@app.command()
+@app.command(cls=Plain)
 def check(
     files: Annotated[list[Path], typer.Argument(metavar="FILES", help="Files of MSCCL XML.")],
     slots: Annotated[
         int | None,
-        typer.Option(min=1, help="Places of a connection; default: what the file's protocol has."),
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Places of each connection.",
+            show_default="as many as the file's protocol has",
+        ),
     ] = None,
     json: Annotated[
-        Path | None, typer.Option("--json", metavar="FILE", help="Writes all as JSON, too.")
+        Path | None, typer.Option("--json", metavar="FILE", help="Writes all of it as JSON, too.")
     ] = None,
     verbose: Annotated[
-        bool, typer.Option("-v", "--verbose", help="Names the waits that order nothing new.")
+        bool, typer.Option("--verbose", "-v", help="Names the waits that order nothing new.")
     ] = False,
 ) -> None:
     """Prove that files are right for every schedule, or say what is wrong.
@@ -46,12 +53,16 @@ def check(
     raise typer.Exit(check_files(files, slots, json, verbose=verbose))
 
 
-@app.command()
+@app.command(cls=Plain)
 def show(
     file: File,
-    rank: Annotated[int | None, typer.Option(min=0, help="Shows one rank; default: all.")] = None,
+    rank: Annotated[
+        int | None,
+        typer.Option(metavar="R", min=0, help="Shows one rank.", show_default="all ranks"),
+    ] = None,
     svg: Annotated[
-        Path | None, typer.Option("--svg", metavar="FILE", help="Writes a picture, not text.")
+        Path | None,
+        typer.Option("--svg", metavar="FILE", help="Writes a picture, in place of text."),
     ] = None,
 ) -> None:
     """Show the blocks of a file over the levels of their steps.
@@ -75,13 +86,15 @@ Machine = Annotated[
 ]
 
 
-@app.command("time")
+@app.command("time", cls=Plain)
 def time_(
     file: File,
     topology: Machine = "h200x8",
     begin: Annotated[str, typer.Option("-b", metavar="BYTES", help="Smallest size.")] = "1K",
     end: Annotated[str, typer.Option("-e", metavar="BYTES", help="Largest size.")] = "64M",
-    factor: Annotated[int, typer.Option("-f", min=2, help="Factor between sizes.")] = 8,
+    factor: Annotated[
+        int, typer.Option("-f", metavar="FACTOR", min=2, help="Factor between sizes.")
+    ] = 8,
 ) -> None:
     """Show how long a file takes on a machine, beside what the library chooses.
 
@@ -101,12 +114,19 @@ def time_(
     raise typer.Exit(told(lambda: time_file(file, topology, (begin, end, factor))))
 
 
-@app.command()
+@app.command(cls=Plain)
 def write(
-    name: Annotated[str, typer.Argument(help="An algorithm of ccl.yaml: kernbench list.")],
-    ranks: Annotated[int, typer.Option(min=2, help="Ranks of the group.")],
-    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The file to write.")],
-    operation: Annotated[str, typer.Option(help="Such as all_gather.")] = "all_reduce",
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="An algorithm of `ccl.yaml`; `kernbench list` shows them."
+        ),
+    ],
+    ranks: Annotated[int, typer.Option(metavar="N", min=2, help="Ranks of the group.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write.")],
+    operation: Annotated[
+        str, typer.Option(metavar="NAME", help="The operation, such as `all_gather`.")
+    ] = "all_reduce",
     topology: Machine = "h200x8",
 ) -> None:
     """Write an algorithm of ccl.yaml as MSCCL XML.
@@ -127,12 +147,13 @@ def write(
     raise typer.Exit(told(lambda: write_algorithm(name, operation, ranks, topology, out)))
 
 
-@app.command()
+@app.command(cls=Plain)
 def search(
-    ranks: Annotated[int, typer.Option(min=2, help="Ranks of the group, at most 16.")],
-    out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The file to write.")],
+    ranks: Annotated[int, typer.Option(metavar="N", min=2, help="Ranks of the group, at most 16.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write.")],
     operation: Annotated[
-        str, typer.Option(help="all_gather, reduce_scatter or all_reduce.")
+        str,
+        typer.Option(metavar="NAME", help="`all_gather`, `reduce_scatter` or `all_reduce`."),
     ] = "all_reduce",
     topology: Machine = "h200x8",
     size: Annotated[str, typer.Option("-b", metavar="BYTES", help="Size to time.")] = "64M",

@@ -24,37 +24,57 @@ _WIDTH: Final = 60
 
 def compare(
     before: Annotated[
-        Path, typer.Argument(help="What `kernbench run --json` or `sweep --json` wrote.")
+        Path,
+        typer.Argument(
+            metavar="BEFORE",
+            help="What `--json` of `kernbench run` or `kernbench sweep` wrote.",
+        ),
     ],
-    after: Annotated[Path, typer.Argument(help="What it wrote later, or elsewhere.")],
+    after: Annotated[
+        Path, typer.Argument(metavar="AFTER", help="What it wrote later, or elsewhere.")
+    ],
     tolerance: Annotated[
         str,
         typer.Option(
             metavar="SHARE",
-            help="By which a figure may become worse, such as 5% or 0.05; simulated time is exact.",
+            help="By which a figure may become worse, such as `5%` or `0.05`; simulated time is "
+            "exact.",
         ),
     ] = "0",
     metric: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Compares this figure, such as busbw_gb_per_s, in place of all times; may be "
-            "repeated.",
+            help="The figure to compare, such as `busbw_gb_per_s` or `out_of_place.time_us`; "
+            "may be repeated.",
+            show_default="every number whose key names a unit of time, but for the parts of a "
+            "breakdown",
         ),
     ] = None,
     both: Annotated[
-        bool, typer.Option("--both", help="Fails, too, if a figure has become better.")
+        bool,
+        typer.Option(
+            "--both", help="Fails, too, if a figure has become better by more than the tolerance."
+        ),
     ] = False,
     only_common: Annotated[
         bool,
-        typer.Option("--only-common", help="Lets runs and rows of one file alone pass."),
+        typer.Option(
+            "--only-common",
+            help="Lets runs and rows pass that only one file has, but no run that failed in "
+            "`AFTER` alone.",
+        ),
     ] = False,
     rows: Annotated[
         int,
         typer.Option(metavar="ROWS", min=0, help="Most rows shown, the worst first; 0: all."),
     ] = _ROWS,
     json: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Writes the comparison as JSON.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Writes all rows as JSON, with ratio and verdict, and what else was found.",
+        ),
     ] = None,
 ) -> None:
     """Compare the predicted times of two files of results.

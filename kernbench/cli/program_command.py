@@ -37,6 +37,14 @@ class Varied(NamedTuple):
     text: str
 
 
+class Plain(TyperCommand):
+    """A command whose texts are written for documents; `--help` shows them as `plain` does."""
+
+    def get_help(self, ctx: Any) -> str:
+        """See `click.Command.get_help`."""
+        return plain(super().get_help(ctx))
+
+
 class Command(TyperCommand):
     """Shows its options by group, and says which command has an option that it has not."""
 
@@ -69,10 +77,12 @@ class Command(TyperCommand):
             return super().parse_args(ctx, args)
         except Exception as error:
             # typer has no public name for the error about an option that is not there.
-            others = _elsewhere(getattr(error, "option_name", ""))
+            flag = getattr(error, "option_name", "")
+            own = any(flag in parameter.opts for parameter in self.params)  # without its value
+            others = None if own else _elsewhere(flag)
             if others is None:
                 raise
-            raise typer.BadParameter(others, param_hint=error.option_name) from None  # type: ignore[attr-defined]
+            raise typer.BadParameter(others, param_hint=flag) from None
 
 
 def _elsewhere(flag: str) -> str | None:

@@ -17,6 +17,7 @@ from kernbench.cli.output import SILENT, Output
 from kernbench.cli.page import write_page, write_page_of_failure
 from kernbench.cli.prints import Prints, kept
 from kernbench.cli.status_line import StatusLine, shown
+from kernbench.cli.steps_ahead import steps_ahead
 from kernbench.cli.verdicts import idle_line
 from kernbench.errors import KernbenchError, UsageError, libraries_passed_over
 from kernbench.ranks import watchdog
@@ -205,7 +206,9 @@ def _attempt(spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | N
     listener = tries.listener
     if spec.pytorch is None:  # nothing is left to load but the file, which may be a user's module
         loading.settle()
-    line = StatusLine() if sys.stderr.isatty() and not output.quiet else None
+    line = None
+    if sys.stderr.isatty() and not output.quiet:
+        line = StatusLine(steps=steps_ahead(spec.bench or "", spec.arguments))
 
     def ready(ctx: RuntimeContext) -> None:
         if line is not None:

@@ -41,18 +41,23 @@ class StatusLine:
 
     Args:
         clock: Returns seconds of wall time.
+        steps: Steps of an optimizer that the program will do; None if that is unknown.
 
     Attributes:
         context: The context of the run; None before there is one.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, steps: int | None = None
+    ) -> None:
         self.context: RuntimeContext | None = None
         self._clock: Final = clock
         self._began: Final = clock()
         self._items = ""
         self._done = self._total = 0
         self._items_began: float | None = None
+        self._steps: Final = steps
+        self._step_seen: list[tuple[float, int]] = []
         self._counted: list[tuple[float, int]] = []
 
     def track(self, items: Sequence[T], description: str, *, alike: bool) -> Iterator[T]:
@@ -83,7 +88,10 @@ class StatusLine:
                 parts.append(f"simulated {format_time(now_ps)}")
             parts.append(f"{self._rate(now, context):,.0f} commands/s")
             if steps := max(map(steps_of, list(context.processes)), default=0):
-                parts.append(f"optimizer steps {steps}")
+                known = self._steps is not None and steps <= self._steps
+                parts.append(f"optimizer steps {steps}{f' of {self._steps}' if known else ''}")
+                if not self._step_seen or steps > self._step_seen[-1][1]:
+                    self._step_seen.append((now, steps))
             if now - self._began > _LONG_S:
                 parts.append(f"memory {format_bytes(_memory())}")
         if self._items:
@@ -109,7 +117,13 @@ class StatusLine:
         """Returns the seconds of wall time that are left; None if they cannot be known."""
         if self._items and self._items_began is not None and self._done:
             return (now - self._items_began) / self._done * (self._total - self._done)
-        return None
+        if self._steps is None or len(self._step_seen) < 2:
+            return None  # the first step holds the set-up, too
+        (first, of_first), (last, done) = self._step_seen[0], self._step_seen[-1]
+        if done > self._steps:
+            return None
+        all_of_them = (last - first) / (done - of_first) * (self._steps - done)
+        return max(0.0, all_of_them - (now - last))
 
 
 @contextmanager

@@ -34,36 +34,51 @@ class Mode(StrEnum):
 
 def run_tests(
     path: Annotated[
-        str, typer.Argument(help="A folder or file of tests, or one test: test_x.py::test_name.")
+        str,
+        typer.Argument(
+            metavar="PATH", help="A folder or file of tests, or one test: `test_x.py::test_name`."
+        ),
     ],
     arguments: Annotated[
-        list[str] | None, typer.Argument(help="Options for pytest; put them after --.")
+        list[str] | None,
+        typer.Argument(metavar="ARGUMENTS", help="Options for pytest; put them after `--`."),
     ] = None,
     mode: Annotated[
         Mode | None,
         typer.Option(
-            help="inline: worlds run in the process of the tests; pool: in worker processes, one "
-            "by one; batch: there in batches. Default: KERNBENCH_TEST_MODE, else inline.",
-            show_choices=True,
+            metavar="inline|pool|batch",
+            help="Where tests run; inline: in the process of pytest; pool: in worker processes, "
+            "one by one; batch: there in batches.",
+            show_default="`KERNBENCH_TEST_MODE`, else `inline`",
         ),
     ] = None,
     machine: Annotated[
         str | None,
         typer.Option(
             metavar="MACHINE",
-            help="Of cases of world_batch that name none: a YAML file, or a shipped machine.",
+            help="Machine of cases of `world_batch` that name none: a YAML file, or a shipped "
+            "machine.",
+            show_default="`sip8`",
         ),
     ] = None,
     seed: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=0, max=2**32 - 1, help="Of random generators in cases of world_batch."
+            metavar="N",
+            min=0,
+            max=2**32 - 1,
+            help="Where random generators start in each case of `world_batch`.",
+            show_default="`1234`",
         ),
     ] = None,
     jobs: Annotated[
         str | None,
         typer.Option(
-            "--jobs", "-n", metavar="N", help="Processes that share the tests, or auto (xdist)."
+            "--jobs",
+            "-n",
+            metavar="N",
+            help="Processes of pytest-xdist that share the tests, or `auto`.",
+            show_default="what pytest is configured to",
         ),
     ] = None,
 ) -> None:

@@ -24,37 +24,62 @@ def validate(
     folder: Annotated[
         Path,
         typer.Argument(
-            metavar="DIR", help="Folder with tables of a real host, such as validation/h200x8."
+            metavar="DIR", help="Folder with tables of a real host, such as `validation/h200x8`."
         ),
     ],
     topology: Annotated[
         str | None,
         typer.Option(
             metavar="MACHINE",
-            help="The host as a YAML file, or a shipped machine. Default: the one that is called "
-            "as the folder, or h200x8.",
+            help="The machine that stands for the host: a YAML file, or a shipped machine.",
+            show_default="the shipped machine that is called as the folder, else `h200x8`",
         ),
     ] = None,
     table: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Runs this table alone, such as gemm; may be repeated."),
+        typer.Option(
+            metavar="NAME",
+            help="Runs this table alone, such as `gemm`; may be repeated.",
+            show_default="every `.csv` of the folder",
+        ),
     ] = None,
     programs: Annotated[
         bool,
-        typer.Option("--programs", help="Runs tables of whole programs, too: minutes more."),
+        typer.Option(
+            "--programs",
+            help="Runs tables of whole programs, too, which takes minutes; they need PyTorch, "
+            "some of them torchvision or transformers.",
+        ),
     ] = False,
     json: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Writes scores and cells as JSON.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Writes scores, cells with measured and predicted values, and what is not "
+            "simulated.",
+        ),
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Draws predicted against measured: .png, .svg or .pdf."),
+        typer.Option(
+            metavar="FILE",
+            help="Draws predicted over measured, a point a cell, `.png`, `.svg` or `.pdf` (`pip "
+            "install matplotlib`).",
+        ),
     ] = None,
     jobs: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Most processes at a time; 0: one a core.")
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Most processes at a time; 0: one a core. Results are the same for any number.",
+        ),
     ] = 0,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Lists every cell, and every reason.")
+        bool,
+        typer.Option(
+            "--verbose", "-v", help="Lists every cell, and every line that is not simulated."
+        ),
     ] = False,
 ) -> None:
     """Compare predicted times with tables that were measured on a real host.

@@ -66,7 +66,7 @@ def verdict_parts(
             Figure(
                 "Largest thing to gain",
                 f"at most {saved:.0%}",
-                f"{format_time(round(span * saved))} with {gain.what}",
+                f"{format_time(round(span * saved))} less with {gain.what}",
             )
         )
     return [Verdict(_sentence(told.verdict), figures)]

@@ -218,9 +218,11 @@ class Timeline:
 
     Attributes:
         data: What the script of the page draws: JSON, deflated, in base64 for URLs.
+        engines: Whether it has lanes of engines, which are shown on demand.
     """
 
     data: str
+    engines: bool = False
 
 
 @dataclass(frozen=True, slots=True)

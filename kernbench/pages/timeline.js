@@ -67,7 +67,7 @@ class Busy {
 const lanesOf = (data) => data.lanes.map((row, number) => {
   const count = row.s.length, kinds = Array.isArray(row.k) ? row.k : data.lanes[row.k].k;
   const lane = {
-    rank: row.r, name: row.n, host: row.h === 1, number, kinds,
+    rank: row.r, name: row.n, host: row.h === 1, engine: row.e === 1, number, kinds,
     starts: new Float64Array(count), ends: new Float64Array(count),
     latest: new Float64Array(count), depths: new Uint8Array(count), deep: 1, slices: count,
   };
@@ -90,6 +90,8 @@ const lanesOf = (data) => data.lanes.map((row, number) => {
 const workOf = (lanes, names) => {
   const of = WORK.map(() => []), host = [];
   for (const lane of lanes) {
+    // Engines show the parts of commands, which streams have as a whole.
+    if (lane.engine) continue;
     for (let place = 0; place < lane.slices; place += 1) {
       const kind = names[lane.kinds[place]][1];
       const pair = [lane.starts[place], lane.ends[place]];
@@ -115,6 +117,7 @@ class Timeline {
     }
     this.work = new Map([...this.ranks].map(([rank, lanes]) => [rank, workOf(lanes, this.names)]));
     this.open = new Set();
+    this.engines = false;
     this.view = [data.start, data.end];
     this.frames = [];
     this.found = null;
@@ -163,9 +166,10 @@ class Timeline {
       this.rows.push({ y, high: HEAD, ...head });
       y += HEAD;
       for (const lane of this.ranks.get(ranks[0])) {
+        if (lane.engine && !this.engines) continue;
         const high = LANE * lane.deep + 3;
         this.rows.push({ y, high, lane });
-        const busy = !lane.host && !this.middle.has(lane.rank);
+        const busy = !lane.host && !lane.engine && !this.middle.has(lane.rank);
         if (busy) for (const rank of ranks) this.middle.set(rank, y + LANE / 2);
         y += high;
       }
@@ -600,6 +604,7 @@ class Timeline {
       ArrowLeft: () => this.step(-1), ArrowRight: () => this.step(1),
       ArrowUp: () => this.stepLane(-1), ArrowDown: () => this.stepLane(1),
       0: () => this.whole(), b: () => this.brush([...this.view]), f: () => this.foldAll(),
+      e: () => this.showEngines(),
       Escape: () => { this.choose(null); this.brush(null); },
       "/": () => this.root.querySelector("input").focus(),
       n: () => this.next(1), p: () => this.next(-1),
@@ -612,7 +617,7 @@ class Timeline {
       in: () => this.zoom(0.5), out: () => this.zoom(2), whole: () => this.whole(),
       earlier: () => this.pan(-0.5), later: () => this.pan(0.5), fold: () => this.foldAll(),
       brush: () => this.brush([...this.view]), clear: () => this.brush(null),
-      next: () => this.next(1),
+      next: () => this.next(1), engines: () => this.showEngines(),
     };
     for (const button of this.root.querySelectorAll("button")) {
       button.addEventListener("click", acts[button.dataset.act]);
@@ -630,6 +635,15 @@ class Timeline {
   fold(number) {
     if (this.open.has(number)) this.open.delete(number); else this.open.add(number);
     this.layOut();
+  }
+  showEngines() {
+    const button = this.root.querySelector("[data-act=engines]");
+    if (!button) return;
+    this.engines = !this.engines;
+    button.setAttribute("aria-pressed", this.engines);
+    if (!this.engines && this.chosen && this.chosen.lane.engine) this.choose(null);
+    this.layOut();
+    this.search(this.root.querySelector("input").value);
   }
   foldAll() {
     const all = this.data.alike.flatMap((group, number) => group.length > 1 ? [number] : []);

@@ -1,9 +1,10 @@
-"""A run as a timeline in the page: lanes of hosts and streams, and the messages between ranks."""
+"""A run as a timeline in the page: lanes of hosts, streams and engines, and the ranks' messages."""
 
 import base64
 import json
 import zlib
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from typing import Any, Final
 
 from kernbench.pages.page import Note, Part, Timeline
@@ -16,6 +17,9 @@ from kernbench.sim_engine.op_log import Record
 
 MOST_SLICES: Final = 250_000
 """Most commands and calls of a timeline, the first ones."""
+
+MOST_PARTS: Final = 50_000
+"""Most slices of engines, which show the parts of commands, the first ones."""
 
 MOST_MESSAGES: Final = 20_000
 """Most messages of a timeline, the first ones."""
@@ -35,18 +39,23 @@ def timeline_parts(
         span: First and last moment, in picoseconds.
         partial: Whether the log has dropped later records.
     """
-    shown = [record for record in records if not is_engine(record.track)]
+    of_engines = [is_engine(record.track) for record in records]
+    shown = [record for record, engine in zip(records, of_engines, strict=True) if not engine]
     slices, lanes = laid_out(shown, ranks.dispatch_ps)
     if not slices:
         return []
+    engines, their_lanes = laid_out([*compress(records, of_engines)], 0)
     messages = _messages(records)
-    kept = slices[:MOST_SLICES]
+    kept, kept_parts = slices[:MOST_SLICES], engines[:MOST_PARTS]
     cut = partial or len(kept) < len(slices)
-    data = _Writer(ranks).written(kept, lanes, messages[:MOST_MESSAGES], span, cut)
-    parts: list[Part] = [Timeline(_packed(data))]
+    all_lanes = sorted([*lanes, *their_lanes], key=Lane.place)
+    drawn = messages[:MOST_MESSAGES]
+    data = _Writer(ranks).written([*kept, *kept_parts], all_lanes, drawn, span, cut)
+    parts: list[Part] = [Timeline(_packed(data), engines=bool(engines))]
     for most, all_of, what in (
         (len(kept), len(slices), "commands and calls"),
-        (min(len(messages), MOST_MESSAGES), len(messages), "messages"),
+        (len(kept_parts), len(engines), "parts of commands on engines"),
+        (len(drawn), len(messages), "messages"),
     ):
         if most < all_of:
             parts.append(Note(f"The first {most} of {all_of} {what} are drawn; --trace has all."))
@@ -101,7 +110,7 @@ class _Writer:
         Starts are differences to the start before, on the same lane; times are in picoseconds.
 
         Args:
-            slices: Commands and calls, in order.
+            slices: Commands, calls and what engines did, on each lane in order.
             lanes: The lanes that they are on.
             messages: Start, end, sender, receiver and bytes of each message, in order.
             span: First and last moment.
@@ -129,6 +138,7 @@ class _Writer:
                     "r": lane.rank,
                     "n": lane.name,
                     "h": int(lane.track == HOST_TRACK),
+                    "e": int(is_engine(lane.track)),
                     "s": starts,
                     "d": lasting,
                     "k": kinds if same == number else same,
@@ -164,12 +174,16 @@ class _Writer:
 def _alike(rows: Sequence[Mapping[str, Any]], cut: bool) -> list[list[int]]:
     """Returns the ranks in groups that did the same, in the same order, on lanes of equal names.
 
+    Lanes of engines do not count: messages to other ranks have other names.
+
     Args:
         rows: The lanes.
         cut: Whether ranks are alike, too, that did the same until one of them has no more slices.
     """
     done: dict[int, dict[str, Sequence[int]]] = {}
     for row in rows:
+        if row["e"]:
+            continue
         kinds = row["k"] if isinstance(row["k"], list) else rows[row["k"]]["k"]
         done.setdefault(row["r"], {})[row["n"]] = kinds
     groups: list[list[int]] = []

@@ -16,11 +16,16 @@ _BUTTONS: Final = (
     ("brush", "Break down what is shown", "Break down"),
 )
 
+_ENGINES: Final = (
+    '<button type="button" data-act="engines" aria-pressed="false" '
+    'title="Lanes of engines: the parts of commands">Engines</button>'
+)
+
 _HELP: Final = (
     "Drag to move, Ctrl and the wheel to zoom, click for a command's line. Drag on the scale, or "
     "with Shift, to break down a part. Keys: w s zoom, a d move, arrows choose a command, b breaks "
-    "down what is shown, f folds ranks, 0 shows all, / searches, n p go to what was found, Esc "
-    "clears."
+    "down what is shown, f folds ranks, e shows engines, 0 shows all, / searches, n p go to what "
+    "was found, Esc clears."
 )
 
 _KINDS: Final = (
@@ -46,6 +51,8 @@ def timeline_html(part: Timeline) -> Iterator[str]:
             f'<button type="button" data-act="{act}" aria-label="{label}" title="{label}">'
             f"{text}</button>"
         )
+    if part.engines:
+        yield _ENGINES
     yield (
         '<label>Search <input type="search" placeholder="name or line" autocomplete="off">'
         '</label><button type="button" data-act="next">Next</button>'
@@ -59,7 +66,8 @@ def timeline_html(part: Timeline) -> Iterator[str]:
     )
     yield f"<details><summary>Mouse and keys</summary><p>{_HELP}</p></details>\n"
     yield (
-        '<div class="range"><div class="wide"><table><caption><span class="title"></span> '
+        '<div class="range"><div class="wide"><table><caption>'
+        '<span class="title" aria-live="polite"></span> '
         '<button type="button" class="clear" data-act="clear" disabled>Whole run</button>'
         '</caption><thead><tr class="heads"><th scope="col">ranks</th>'
     )

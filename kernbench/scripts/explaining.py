@@ -54,8 +54,9 @@ def _explain_import(error: ImportError) -> None:
     whole = error.name or ""
     if whole == "torch" and isinstance(error, ModuleNotFoundError):
         error.add_note(
-            "hint: --as-torch lets `import torch` mean kernbench.torch; or pip install "
-            "'kernbench[torch]', and `kernbench torchrun` runs programs of PyTorch itself"
+            "hint: --as-torch lets `import torch` mean kernbench.torch; or `kernbench torchrun` "
+            "runs programs of PyTorch itself: pip install torch --index-url "
+            "https://download.pytorch.org/whl/cpu"
         )
         return
     if is_torch(whole) and sys.modules.get("torch") is not sys.modules.get(_OURS):

@@ -135,7 +135,7 @@ _REACH: Final = (
     "`ray status` says where a cluster is; one that asks for a token finds it in RAY_AUTH_TOKEN; "
     "without an address, Ray starts here"
 )
-_INSTALL: Final = "every node needs the same kernbench: pip install 'kernbench[ray]'"
+_INSTALL: Final = "every node needs the same kernbench, and Ray: pip install ray"
 _FILES: Final = (
     "the bench, the machine, the algorithms or kernbench itself differ there; "
     "name files by paths below the working directory, which Ray takes there"

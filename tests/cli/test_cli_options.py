@@ -117,6 +117,7 @@ def test_what_an_option_writes_it_reads(option: Option) -> None:
         ("sweep a.py --trace b.json", "--trace: only kernbench run and kernbench torchrun has"),
         ("sweep a.py --explore 3", "--explore: only kernbench run and kernbench torchrun"),
         ("run a.py --jobs 3", "--jobs: only kernbench sweep has it"),
+        ("run a.py --report", "Option '--report' requires an argument."),
         ("run a.py --sed 3", "No such option: --sed"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kernbench.cli.status_line import StatusLine
+from kernbench.cli.steps_ahead import steps_ahead
 from kernbench.process.process import current_process
 from kernbench.run_spec import RunSpec
 from kernbench.runtime_api import ranges
@@ -64,6 +66,60 @@ def test_steps_of_optimizers_are_counted_and_memory_is_shown_after_a_while() -> 
         assert line.text() == "0 s, simulated 0 ps, 0 commands/s, optimizer steps 2"
         clock.now += 3
         assert "optimizer steps 2, memory " in line.text()
+
+
+def test_the_time_left_is_told_where_the_number_of_steps_is_known() -> None:
+    clock = Clock()
+    line = StatusLine(clock, steps=4)
+    told = []
+    with RuntimeContext(RunSpec(data=False), quiet=True) as ctx:
+        line.context = ctx
+
+        def worker(rank: int) -> None:
+            for _ in range(3):
+                ranges.enter(current_process(), "Optimizer.step#SGD.step")
+                ranges.leave(current_process())
+                clock.now += 10
+                told.append(re.sub(r".*optimizer |, memory [0-9.]+ .iB", "", line.text()))
+            clock.now += 3
+            told.append(re.sub(r".*optimizer |, memory [0-9.]+ .iB", "", line.text()))
+
+        ctx.multiprocessing.spawn(worker, nprocs=1)
+    # The first step holds the set-up, too: that a step takes 10 s is known from the second one on.
+    assert told == [
+        "steps 1 of 4",
+        "steps 2 of 4, about 20 s left",
+        "steps 3 of 4, about 10 s left",
+        "steps 3 of 4, about 7 s left",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "steps"),
+    [
+        ("", ("--steps", "10"), 10),
+        ("", ("--max_steps=7", "x"), 7),
+        ("", ("--steps", "many"), None),
+        ("for _ in range(3):\n    optimizer.step()\n    scheduler.step()", (), 3),
+        (
+            "N = 5\nfor _ in range(2):\n  for i in range(N):\n    o.step()",
+            (),
+            10,
+        ),
+        ("N = 5\nN = 6\nfor _ in range(N):\n    o.step()", (), None),
+        ("for batch in loader:\n    o.step()", (), None),
+        ("for _ in range(3):\n    o.step()\nfor _ in range(4):\n    o.step()", (), None),
+        ("o.step()", (), None),
+        ("while True:\n    for _ in range(3):\n        o.step()", (), None),
+        ("for _ in range(3)", (), None),
+    ],
+)
+def test_steps_are_known_by_a_flag_or_by_loops(
+    text: str, arguments: tuple[str, ...], steps: int | None, tmp_path: Path
+) -> None:
+    file = tmp_path / "program.py"
+    file.write_text(text)
+    assert steps_ahead(str(file), arguments) == steps
 
 
 @pytest.mark.parametrize(("alike", "left"), [(True, ", about 6 s left"), (False, "")])

@@ -1,38 +1,127 @@
-"""Makes the tables of options in `docs/command_line.md` of the options themselves.
+"""Makes the tables of `docs/command_line.md` of the commands and their options themselves.
 
 `python tests/docs/docs_command_line.py` writes them into the document anew.
 """
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, get_args
+from typing import Any, Final, cast, get_args
 
+import typer
+
+from kernbench.cli.app import app
 from kernbench.cli.option_table import options_of
 from kernbench.cli.program_command import default_of
 from kernbench.run_spec.options import CommandName, Option
 
 DOCUMENT: Final = Path(__file__).resolve().parents[2] / "docs" / "command_line.md"
-COMMANDS: Final[tuple[CommandName, ...]] = get_args(CommandName)
 
-_TABLE: Final = r"(^## `kernbench {} .*?^\|---\|---\|---\|\n).*?(?=^\| `--help`)"
+_HEAD: Final = "| option | meaning | default |\n|---|---|---|\n"
+_HELP: Final = "| `--help` | shows all this | |\n"
+_ALL: Final = "| command | what it does |\n|---|---|\n"
 
 
-def with_tables(text: str) -> str:
-    """Returns the document with the tables that the options say.
+def commands() -> dict[str, Any]:
+    """Returns all commands that run something, by their names, such as `collective check`."""
+    found: dict[str, Any] = {}
+
+    def walk(group: Any, before: str) -> None:
+        for name, command in group.commands.items():
+            if hasattr(command, "commands"):
+                walk(command, f"{before}{name} ")
+            else:
+                found[before + name] = command
+
+    walk(typer.main.get_command(app), "")
+    return found
+
+
+def sections(text: str) -> dict[str, re.Match[str]]:
+    """Returns the headings of commands, by the names of the commands.
 
     Args:
         text: The document.
     """
-    for command in COMMANDS:
-        pattern = re.compile(_TABLE.format(command), re.MULTILINE | re.DOTALL)
-        assert pattern.search(text), command
-        rows = "".join(f"{row}\n" for row in rows_of(command))
-        text = pattern.sub(lambda found, rows=rows: found[1] + rows, text)  # type: ignore[misc]
+    found = {}
+    for heading in re.finditer(r"^##+ `kernbench (.*)`\n", text, re.MULTILINE):
+        name = re.match(r"[a-z][a-z-]*(?: [a-z][a-z-]*)*", heading[1])
+        assert name is not None, heading[0]
+        found[name[0]] = heading
+    return found
+
+
+def with_tables(text: str) -> str:
+    """Returns the document with the tables that the commands say.
+
+    Args:
+        text: The document.
+    """
+    all_of = commands()
+    before, head, after = text.partition(_ALL)
+    assert head, "no table of commands"
+    rows = "".join(_named(name, command, text) for name, command in all_of.items())
+    text = before + head + rows + re.sub(r"\A(\|.*\n)*", "", after)
+    for name, command in all_of.items():
+        start = sections(text)[name].end()
+        place = text.find(_HEAD, start)
+        following = re.search(r"^##+ `kernbench", text[start:], re.MULTILINE)
+        end = start + following.start() if following else len(text)
+        table = [*rows_of(name, command)]
+        if not table:
+            assert not start <= place < end, f"kernbench {name} has no options"
+            continue
+        assert start <= place < end, f"kernbench {name} has no table"
+        place += len(_HEAD)
+        stop = text.index(_HELP, place)
+        text = text[:place] + "".join(f"{row}\n" for row in table) + text[stop:]
     return text
 
 
-def rows_of(command: CommandName) -> list[str]:
-    """Returns the rows of the table of a command."""
+def _named(name: str, command: Any, text: str) -> str:
+    title = sections(text)[name][0].lstrip("#").strip().strip("`")
+    anchor = re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+    told = command.get_short_help_str(limit=200).removesuffix(".").replace("|", "\\|")
+    return f"| [`{name}`](#{anchor}) | {told} |\n"
+
+
+def rows_of(name: str, command: Any) -> list[str]:
+    """Returns the rows of the table of a command, without that of `--help`."""
+    if name in get_args(CommandName):
+        return _rows_of_program(cast(CommandName, name))
+    return [*_rows(command)]
+
+
+def _rows(command: Any) -> Iterator[str]:
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            names = f"`{parameter.metavar}`"
+        elif parameter.is_flag:
+            names = _names(parameter.opts, "")
+        else:
+            names = _names(parameter.opts, f" {parameter.metavar}")
+        help_, default = parameter.help, parameter.default
+        told = getattr(parameter, "show_default", None)
+        if parameter.required:
+            default = "**required**" if parameter.param_type_name == "option" else ""
+        elif isinstance(told, str):
+            default = told
+        else:
+            default = "" if default is None or default is False else f"`{default}`"
+        yield _cells(names, _small(help_).removesuffix("."), default)
+
+
+def _names(flags: list[str], value: str) -> str:
+    return ", ".join([f"`{flags[0]}{value}`", *(f"`{flag}{value}`" for flag in flags[1:])])
+
+
+def _small(text: str) -> str:
+    """Returns a sentence with a small letter at its beginning, but for names."""
+    name = text[1].isupper() or text.startswith(("Python ", "PyTorch "))
+    return text if name else text[0].lower() + text[1:]
+
+
+def _rows_of_program(command: CommandName) -> list[str]:
     options = options_of(command)
     if command == "run":
         return [_row(option) for option in options]
@@ -53,7 +142,10 @@ def _row(option: Option) -> str:
         told = option.default_told
     else:
         told = f"`{default:g}`" if isinstance(default, float) else f"`{default}`"
-    cells = [", ".join(names), said, told]
+    return _cells(", ".join(names), said, told)
+
+
+def _cells(*cells: str) -> str:
     row = " | ".join(cell.replace("|", "\\|") for cell in cells)
     return f"| {row} |".replace("|  |", "| |")
 

@@ -9,10 +9,8 @@ from typing import Any
 
 import docs_readme
 import pytest
-import typer.main
 
 from benches.models import eval_table
-from kernbench.cli.app import app
 
 TEXT = docs_readme.README.read_text(encoding="utf-8")
 DOCS = docs_readme.ROOT / "docs"
@@ -205,38 +203,6 @@ def test_the_names_of_nn_and_optim_are_all_there() -> None:
     assert set(parts) == {"nn", "optim", "optim.lr_scheduler"} | {
         f"nn.{n}" for n in modules if n != "modules"
     }
-
-
-def test_every_option_is_in_the_documents_and_no_other() -> None:
-    command: Any = typer.main.get_command(app)
-    text = (DOCS / "command_line.md").read_text(encoding="utf-8")
-    _, *found = re.split(r"^## `kernbench ([a-z-]+) ", text, flags=re.MULTILINE)
-    parts = dict(zip(found[::2], found[1::2], strict=True))
-    assert set(command.commands) == set(parts)
-    for name, part in parts.items():
-        if getattr(command.commands[name], "commands", None):
-            continue  # the next test
-        known = {"--help"}
-        for parameter in command.commands[name].params:
-            known |= {option for option in parameter.opts if option.startswith("-")}
-        rows = "".join(re.findall(r"^\| (`-.*?) \|", part, re.MULTILINE)) or part
-        # The flags of nccl-tests belong to the bench.
-        named = set(re.findall(r"`(--?[a-z-]+)", rows)) - {"--version"}
-        assert named == known, f"kernbench {name}"
-
-
-def test_every_option_of_collective_is_in_its_table_and_no_other() -> None:
-    command: Any = typer.main.get_command(app)
-    text = (DOCS / "command_line.md").read_text(encoding="utf-8")
-    _, _, part = text.partition("## `kernbench collective ")
-    rows = dict(re.findall(r"^\| `([a-z]+) (.*?)` \|", part.partition("\n## ")[0], re.MULTILINE))
-    commands = command.commands["collective"].commands
-    assert set(rows) == set(commands)
-    for name, row in rows.items():
-        options = [each.opts for each in commands[name].params if each.opts[0].startswith("-")]
-        named = set(re.findall(r"(?<![\w-])--?[a-z-]+", row))
-        assert named <= {each for opts in options for each in opts}, name
-        assert all(named & set(opts) for opts in options), name
 
 
 def test_the_map_has_the_rooms_in_their_layers() -> None:

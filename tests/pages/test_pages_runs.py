@@ -283,4 +283,4 @@ def test_the_verdict_says_the_time_the_bound_and_the_gain() -> None:
         ("Most time goes to", "90%"),
         ("Largest thing to gain", "at most 90%"),
     ]
-    assert verdict.figures[2].said == "18 us with hosts that issue in time"
+    assert verdict.figures[2].said == "18 us less with hosts that issue in time"

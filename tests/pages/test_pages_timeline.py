@@ -31,23 +31,26 @@ def data_of(run: Run) -> dict[str, Any]:
     return data
 
 
-def test_slices_are_those_of_hosts_and_streams_to_the_picosecond() -> None:
+def test_slices_are_those_of_hosts_streams_and_engines_to_the_picosecond() -> None:
     ctx = simulate()
     data = data_of(left_by(ctx))
     shown = []
+    of_engines = []
     for lane in data["lanes"]:
         time = data["start"]
         kinds = lane["k"] if isinstance(lane["k"], list) else data["lanes"][lane["k"]]["k"]
         for start, lasting, kind in zip(lane["s"], lane["d"], kinds, strict=True):
             time += start
             if not lane["h"]:
-                shown.append((lane["r"], data["names"][kind][0], time, time + lasting))
+                these = of_engines if lane["e"] else shown
+                these.append((lane["r"], data["names"][kind][0], time, time + lasting))
     logged = [
-        (record.rank, record.name, record.start, record.end)
+        (is_engine(record.track), (record.rank, record.name, record.start, record.end))
         for record in ctx.engine.op_log.records
-        if not is_engine(record.track) and record.category not in {"host", "range"}
+        if record.category not in {"host", "range"}
     ]
-    assert sorted(shown) == sorted(logged)
+    assert sorted(shown) == sorted(told for engine, told in logged if not engine)
+    assert sorted(of_engines) == sorted(told for engine, told in logged if engine) != []
     lines = {(name, kind): line for name, kind, line, _ in data["names"]}
     assert lines["all_reduce", timelines.KINDS.index("communication")] == "program.py:11"
     assert data["alike"] == [[0, 1, 2, 3]]
@@ -109,7 +112,12 @@ const waiting = setInterval(() => {
   const out = document.createElement("pre");
   out.id = "out";
   root.timeline.search("KERN");
-  out.textContent = JSON.stringify([whole, cells(), root.querySelector(".hits").textContent]);
+  const hits = root.querySelector(".hits").textContent;
+  root.querySelector("input").value = "GEMM";
+  root.querySelector("[data-act=engines]").click();
+  const lanes = root.timeline.rows.flatMap((row) => row.lane ? [row.lane.name] : []);
+  out.textContent = JSON.stringify(
+    [whole, cells(), hits, lanes, root.querySelector(".hits").textContent]);
   document.body.append(out);
 }, 20);
 </script></body>"""
@@ -124,6 +132,7 @@ def test_a_browser_breaks_down_the_run_as_python_does(tmp_path: Path) -> None:
         kernel("all_reduce", 0, 30, 120, "collective"),
         kernel("copy", 0, 110, 300, "copy"),
         kernel("copy", 0, 400, 500, "copy"),
+        Record("gemm 16x16", "compute", 0, "pe0.gemm", 0, 10, 30, None),
     )
     file = tmp_path / "page.html"
     write_run_page(file, run)
@@ -135,7 +144,7 @@ def test_a_browser_breaks_down_the_run_as_python_does(tmp_path: Path) -> None:
     ).stdout  # fmt: skip
     found = re.search(r'<pre id="out">(.*?)</pre>', dom)
     assert found is not None
-    whole, brushed, hits = json.loads(found[1])
+    whole, brushed, hits, lanes, of_engines = json.loads(found[1])
     assert run.op_log is not None
     (row,) = breakdown(run.op_log, 0)
     of_row = [row.compute_ps, row.exposed_ps, row.copy_ps, row.idle_ps, row.host_ps]
@@ -143,4 +152,6 @@ def test_a_browser_breaks_down_the_run_as_python_does(tmp_path: Path) -> None:
     # Of 0 to 100 ps: kernels 0 to 40 and 90 to 100, and what the all-reduce has for itself.
     assert list(map(int, brushed)) == [50, 50, 0, 0, 0]
     assert hits == "2 found"
+    assert lanes == ["default stream", "default stream (2)", "default stream (3)", "pe0.gemm"]
+    assert of_engines == "1 found"
     assert format_time(row.span_ps) == "500 ps"
