@@ -44,9 +44,10 @@ class Plan:
 
     def block(self, rank: int) -> Block:
         blocks = self.gpus[rank]["threadblocks"]
-        blocks.append({"id": len(blocks), "ops": [], "channels": [], "remote_buffer_refs": []})
-        blocks[-1]["rank"] = rank  # taken out by `done`
-        return blocks[-1]
+        block: Block = {"id": len(blocks), "ops": [], "channels": [], "remote_buffer_refs": []}
+        block["rank"] = rank  # taken out by `done`
+        blocks.append(block)
+        return block
 
     def done(self) -> "Plan":
         for gpu in self.gpus:

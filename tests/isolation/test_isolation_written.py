@@ -83,8 +83,8 @@ def test_a_run_begins_with_what_stands_after_the_one_before() -> None:
 
     def worker(rank: int) -> Any:
         begun = (torch.nn.Module.__repr__(torch.nn.ReLU()), vars(torch.nn.Dropout).get("added"))
-        torch.nn.Module.__repr__ = lambda _: f"of {rank}"  # type: ignore[method-assign]
-        torch.nn.Dropout.added = rank  # type: ignore[attr-defined]
+        torch.nn.Module.__repr__ = lambda _: f"of {rank}"
+        torch.nn.Dropout.added = rank
         others()
         return begun, repr(torch.nn.ReLU()), vars(torch.nn.Dropout)["added"]
 
