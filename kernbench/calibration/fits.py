@@ -139,10 +139,6 @@ ROWS: Final = (
             ("arg_extreme.share", "argmax"),
             ("softmax.element+softmax_warps.element+softmax_registers.element", "softmax"),
             ("softmax_backward.share", "softmax_bwd"),
-            (
-                "log_softmax.element+log_softmax_warps.element+log_softmax_registers.element",
-                "cross_entropy",
-            ),
             ("log_softmax_backward.share", "cross_entropy_bwd"),
             ("rms_norm.share", "rms_norm"),
             ("rms_norm_backward.share", "rms_norm_bwd"),
@@ -150,14 +146,28 @@ ROWS: Final = (
             ("layer_norm_backward.share", "layer_norm_bwd"),
         )
     ),
+    Fit(
+        "rows",
+        "rowops2",
+        _kernels("log_softmax_warps.element+log_softmax_registers.element"),
+        _columns("cross_entropy", 1, 9216),
+    ),
+    Fit(
+        "rows",
+        "rowops2",
+        _kernels("log_softmax.share"),
+        _columns("cross_entropy", 9217, 1 << 62),
+    ),
     *(
         Fit("rows", "rowops3", _kernels(f"{op}{kernel}.element"), _columns(op, least, most))
         for op in ("softmax", "log_softmax")
-        for kernel, least, most in (
-            ("_warps", 1, 2048),
-            ("_registers", 2049, 9216),
-            ("", 9217, 1 << 62),
-        )
+        for kernel, least, most in (("_warps", 1, 2048), ("_registers", 2049, 9216))
+    ),
+    Fit(
+        "rows",
+        "rowops3",
+        _kernels("softmax.element softmax.share"),
+        _columns("softmax", 9217, 1 << 62),
     ),
     Fit("rows", "embedding", _kernels("embedding.share"), _is(op="embedding")),
     Fit("rows", "embedding", _kernels("embedding_backward.element"), _is(op="embedding_bwd")),
