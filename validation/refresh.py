@@ -36,7 +36,7 @@ LAWS: Final[Sequence[tuple[str, str, str, str]]] = (
     ("products", f"{_PE}.gemm.library", "", "gemm gemm2 gemm_sustained"),
     ("attention", f"{_PE}.attention", "", "attention attention2"),
     ("elementwise", "system.sip.kernels", _ELEMENTS, "memory elementwise"),
-    ("rows", "system.sip.kernels", _ROWS, "rowops rowops2"),
+    ("rows", "system.sip.kernels", _ROWS, "rowops rowops2 rowops3"),
     ("look-ups", "system.sip.kernels", "embedding", "embedding"),
     ("lists", "system.sip.kernels", "foreach", "optim"),
     ("kernels of Triton", f"{_PE}.programs", "issue latency step traffic", _TRITON),

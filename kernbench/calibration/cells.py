@@ -183,8 +183,8 @@ def _memory(machine: Machine, line: Line) -> int:
 
 
 def _rows(library: Library, line: Line) -> int:
-    op, backward, rows, columns = over_rows(line)
-    dtype, wide = dtypes.bfloat16, dtypes.float32
+    op, dtype, backward, rows, columns = over_rows(line)
+    wide = dtypes.float32
     x, w, each = plain(dtype, rows, columns), plain(dtype, columns), plain(wide, rows, 1)
     labels, one = plain(dtypes.int64, rows), plain(dtype)
 
@@ -195,6 +195,8 @@ def _rows(library: Library, line: Line) -> int:
     match op, backward:
         case "softmax", False:
             return priced_at("_softmax", [x], [x])
+        case "log_softmax", False:
+            return priced_at("_log_softmax", [x], [x])
         case "softmax", True:
             return priced_at("_softmax_backward_data", [x, x], [x])
         case "layer_norm", False:
@@ -299,6 +301,7 @@ SOURCES: Final[Mapping[str, Source]] = {
     "memory": Source({"us": _memory}, events=_of_graphs),
     "elementwise": Source({"us": _alone(_elementwise)}, events=_whole),
     "rowops2": Source({"us": _alone(_rows)}, events=_whole),
+    "rowops3": Source({"us": _alone(_rows)}, events=_whole),
     "gemm2": Source({"us": _alone(_product)}, events=_whole),
     "attention2": Source({"fwd_us": _alone(_forward), "bwd_us": _alone(_backward)}, events=_whole),
     "embedding": Source({"us": _alone(_embedding)}, events=_whole),

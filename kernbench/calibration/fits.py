@@ -81,6 +81,10 @@ def _bytes(least: int, most: int = 1 << 62) -> Lines:
     return lambda line: least <= int(line["bytes"]) <= most
 
 
+def _columns(op: str, least: int, most: int) -> Lines:
+    return lambda line: line["op"] == op and least <= int(line["cols"]) <= most
+
+
 def _both(first: Lines, second: Lines) -> Lines:
     return lambda line: first(line) and second(line)
 
@@ -133,15 +137,37 @@ ROWS: Final = (
         for numbers, op in (
             ("row_sum.share", "sum mean"),
             ("arg_extreme.share", "argmax"),
-            ("softmax.share", "softmax"),
+            ("softmax.element+softmax_warps.element+softmax_registers.element", "softmax"),
             ("softmax_backward.share", "softmax_bwd"),
-            ("log_softmax.share", "cross_entropy"),
             ("log_softmax_backward.share", "cross_entropy_bwd"),
             ("rms_norm.share", "rms_norm"),
             ("rms_norm_backward.share", "rms_norm_bwd"),
             ("layer_norm.share", "layer_norm"),
             ("layer_norm_backward.share", "layer_norm_bwd"),
         )
+    ),
+    Fit(
+        "rows",
+        "rowops2",
+        _kernels("log_softmax_warps.element+log_softmax_registers.element"),
+        _columns("cross_entropy", 1, 9216),
+    ),
+    Fit(
+        "rows",
+        "rowops2",
+        _kernels("log_softmax.share"),
+        _columns("cross_entropy", 9217, 1 << 62),
+    ),
+    *(
+        Fit("rows", "rowops3", _kernels(f"{op}{kernel}.element"), _columns(op, least, most))
+        for op in ("softmax", "log_softmax")
+        for kernel, least, most in (("_warps", 1, 2048), ("_registers", 2049, 9216))
+    ),
+    Fit(
+        "rows",
+        "rowops3",
+        _kernels("softmax.element softmax.share"),
+        _columns("softmax", 9217, 1 << 62),
     ),
     Fit("rows", "embedding", _kernels("embedding.share"), _is(op="embedding")),
     Fit("rows", "embedding", _kernels("embedding_backward.element"), _is(op="embedding_bwd")),

@@ -102,26 +102,32 @@ def replayed(line: Line) -> bool:
 
 
 class OverRows(NamedTuple):
-    """An operation over the last dimension, of `rowops` and `rowops2`; operands are bfloat16.
+    """An operation over the last dimension, of `rowops`, `rowops2` and `rowops3`.
 
     Attributes:
         op: The operation.
+        dtype: Type of its operands; bfloat16 but for `rowops3`.
         backward: Whether it is the gradient of all its inputs.
         rows: Rows of the operand.
         columns: Extent of the last dimension.
     """
 
     op: str
+    dtype: DType
     backward: bool
     rows: int
     columns: int
 
 
 def over_rows(line: Line) -> OverRows:
-    """Returns what a line of `rowops` or `rowops2` says."""
+    """Returns what a line of `rowops`, `rowops2` or `rowops3` says.
+
+    Raises:
+        UnsupportedError: If there is no such type.
+    """
     name = line["op"].replace("layernorm", "layer_norm")  # rowops has it so
     op = name.removesuffix("_bwd")
-    return OverRows(op, op != name, int(line["rows"]), int(line["cols"]))
+    return OverRows(op, dtype_of(line), op != name, int(line["rows"]), int(line["cols"]))
 
 
 class Product(NamedTuple):

@@ -48,7 +48,7 @@ _OPERATORS: Final[dict[str, tuple[str, ...]]] = {
         "native_group_norm_backward",
         "native_layer_norm",
     ),
-    "sorting": ("sort", "embedding_dense_backward", "index_put", "index_put_"),
+    "sorting": ("sort", "embedding_dense_backward", "index_put", "index_put_", "nonzero"),
     "bag_backward": ("_embedding_bag_backward", "_embedding_bag_dense_backward"),
 }
 """Operators of PyTorch by the fields of `LibraryCallsSpec`."""

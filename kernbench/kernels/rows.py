@@ -17,6 +17,14 @@ _BLOCKS: Final = 4
 Source: `setReduceConfig` in PyTorch's aten/src/ATen/native/cuda/Reduce.cuh.
 """
 
+_SOFTMAX: Final = ("softmax", "log_softmax")
+_OF_WARPS, _OF_REGISTERS = 2048, 9 * 1024
+"""Columns up to which a warp has a row of a softmax, and those up to which a block of 1024 threads
+has it in at most 9 registers each.
+
+Source: `host_softmax` in PyTorch's aten/src/ATen/native/cuda/SoftMax.cu.
+"""
+
 
 def duration_ps(
     library: Library, kernel: str, reads: Sequence[Operand], writes: Sequence[Operand]
@@ -24,8 +32,8 @@ def duration_ps(
     """Returns the picoseconds of a kernel that reads its operands and writes its results once.
 
     Rows are those of the first operand. Up to `beyond` columns of the kernel, a row costs nothing
-    beside its bytes: a warp computes it; else a block does. The greatest of all elements is found
-    as their sum is.
+    beside its bytes: a warp computes it; else a block does. A softmax is another kernel for each
+    of three lengths of rows. The greatest of all elements is found as their sum is.
 
     Args:
         kernel: Name of the kernel, such as `softmax_backward`.
@@ -34,14 +42,16 @@ def duration_ps(
     """
     if kernel == _DIVIDED and writes and numel(writes[0]) == 1:
         return sum_ps(library, reads[0], (), writes)
-    price = library.kernel(kernel)
-    operations = 1
     shape = reads[0].shape
     columns = max(1, shape[-1] if shape else 1)
     rows = prod(shape) // columns
+    if kernel in _SOFTMAX and columns <= _OF_REGISTERS:
+        kernel = f"{kernel}_{'warps' if columns <= _OF_WARPS else 'registers'}"
+    price = library.kernel(kernel)
+    operations = price.element * rows * columns
     nbytes = total_bytes(reads) + total_bytes(writes)
     if columns > price.beyond:
-        operations = max(1, price.row * rows)
+        operations = max(operations, price.row * rows)
         blocks = max(rows, _BLOCKS * library.num_pes) if kernel == _DIVIDED else rows
         nbytes = by_rows(price, nbytes, blocks)
     return streamed_ps(library, price, nbytes, operations)

@@ -88,7 +88,8 @@ class LibraryCallsSpec:
         attention: Fused attention.
         attention_backward: Its gradients.
         norm: A batch, group or layer norm.
-        sorting: What sorts first: `sort`, gradients of look-ups, writes by lists of indices.
+        sorting: What sorts or selects: `sort`, `nonzero`, gradients of look-ups, writes by lists of
+            indices.
         bag_backward: Gradients of a bag of embeddings, of about 30 kernels.
     """
 
@@ -388,8 +389,12 @@ KERNELS: Final[dict[str, str | None]] = {
     "column_sum": None,
     "large_sum": None,
     "softmax": None,
+    "softmax_warps": "softmax",
+    "softmax_registers": "softmax",
     "softmax_backward": "softmax",
     "log_softmax": "softmax",
+    "log_softmax_warps": "log_softmax",
+    "log_softmax_registers": "log_softmax",
     "log_softmax_backward": "softmax",
     "nll_loss": None,
     "nll_loss_backward": None,

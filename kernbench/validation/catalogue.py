@@ -23,6 +23,7 @@ TABLES: Final[Mapping[str, Table]] = {
     for table in (
         products.GEMM,
         products.GEMM2,
+        products.CHAIN,
         products.SUSTAINED,
         *kernels.TABLES,
         *attending.TABLES,

@@ -60,12 +60,16 @@ def _memory(torch: Any, row: Row) -> Mapping[str, float]:
 
 def _rows(torch: Any, row: Row) -> Mapping[str, float]:
     """An operation over the last dimension, or its gradient of all inputs."""
-    functional, (name, backward, rows, columns) = torch.nn.functional, lines.over_rows(row)
-    x = new(torch, rows, columns, grad=backward)
-    weight, bias = (new(torch, columns, grad=backward) for _ in range(2))
+    functional, (name, dtype, backward, rows, columns) = (
+        torch.nn.functional,
+        lines.over_rows(row),
+    )
+    x = new(torch, rows, columns, dtype=dtype.name, grad=backward)
+    weight, bias = (new(torch, columns, dtype=dtype.name, grad=backward) for _ in range(2))
     target = new(torch, rows, dtype="int64")
     calls: dict[str, Call] = {
         "softmax": lambda: torch.softmax(x, -1),
+        "log_softmax": lambda: torch.log_softmax(x, -1),
         "layer_norm": lambda: functional.layer_norm(x, (columns,), weight, bias),
         "rms_norm": lambda: functional.rms_norm(x, (columns,), weight),
         "sum": lambda: x.sum(-1),
@@ -156,6 +160,12 @@ TABLES: Final = (
         name="rowops2",
         about="operations over the last dimension and their gradients, bf16",
         columns={"op": WORD, "rows": COUNT, "cols": COUNT, "us": MEASURED},
+        program=_rows,
+    ),
+    Table(
+        name="rowops3",
+        about="softmax over rows of all lengths",
+        columns={"op": WORD, "dtype": WORD, "rows": COUNT, "cols": COUNT, "us": MEASURED},
         program=_rows,
     ),
     Table(

@@ -17,11 +17,15 @@ class _Types(NamedTuple):
         product: Type of products, and of what is made of their results alone.
         norm: Type of layer norms.
         last: Whether the channels of images lie closest.
+        causal: Whether a query sees no later key.
+        loss: Type of the logits of a loss: autocast and models of causal texts make them float32.
     """
 
     product: str
     norm: str
     last: bool = False
+    causal: bool = False
+    loss: str = "float32"
 
 
 _PROGRAMS: Final = {
@@ -37,7 +41,11 @@ def _types(row: Row) -> _Types | None:
     if words[0] == "vision":  # autocast to the type that the program names, if it is not float32
         # ConvNeXt's blocks turn channels around their linear layers, so images come out that way.
         return _Types(words[-1], "float32", last=words[1].startswith("convnext"))
-    return _PROGRAMS.get(words[0])
+    types = _PROGRAMS.get(words[0])
+    if types is not None and words[0] == "lm":
+        is_bert = words[1] == "bert"  # which sees all of a text
+        return types._replace(causal=not is_bert, loss=types.product if is_bert else "float32")
+    return types
 
 
 def _product(torch: Any, types: _Types, shapes: Shapes, name: str) -> Call:
@@ -49,6 +57,40 @@ def _elements(torch: Any, types: _Types, shapes: Shapes, name: str) -> Call:
     operands = [new(torch, *shape, dtype=types.product) for shape in shapes if shape]
     operation, more = getattr(torch.ops.aten, name), (0,) if name == "threshold_backward" else ()
     return lambda: operation(*operands, *more)
+
+
+def _relu(torch: Any, types: _Types, shapes: Shapes, name: str) -> Call:
+    x = new(torch, *shapes[0], dtype=types.product)
+    return lambda: getattr(torch.ops.aten, name)(x, 0)
+
+
+def _log_softmax(torch: Any, types: _Types, shapes: Shapes, name: str) -> Call:
+    aten, x = torch.ops.aten, new(torch, *shapes[0], dtype=types.loss)
+    if name.endswith("data"):
+        return lambda: aten._log_softmax_backward_data(x, x, -1, x.dtype)
+    return lambda: aten._log_softmax(x, -1, False)
+
+
+def _attention(torch: Any, types: _Types, shapes: Shapes, name: str) -> Call:
+    dtype, aten = types.product if types.product != "float32" else "bfloat16", torch.ops.aten
+    first = 1 if name.endswith("backward") else 0
+    q, k, v = (new(torch, *shape, dtype=dtype) for shape in shapes[first : first + 3])
+    causal = types.causal and q.shape[2] > 1
+    if not first:
+        forward = aten._scaled_dot_product_cudnn_attention
+        return lambda: forward(q, k, v, None, True, 0.0, causal, False)
+    lse, seed = (
+        new(torch, *shapes[5], dtype="float32"),
+        torch.zeros((), dtype=torch.int64, device="cuda"),
+    )
+    backward, queries, keys = (
+        aten._scaled_dot_product_cudnn_attention_backward,
+        q.shape[2],
+        k.shape[2],
+    )
+    return lambda: backward(
+        q, q, k, v, q, lse, seed, seed, None, None, None, queries, keys, 0.0, causal
+    )
 
 
 def _layer_norm(torch: Any, types: _Types, shapes: Shapes, name: str) -> Call:
@@ -119,6 +161,9 @@ _OPERATIONS: Final[dict[str, Callable[[Any, _Types, Shapes, str], Call]]] = {
         _batch_norm,
     ),
     "convolution_backward": _convolution,
+    "clamp_min_": _relu,
+    **dict.fromkeys(("_log_softmax", "_log_softmax_backward_data"), _log_softmax),
+    **dict.fromkeys(("_cudnn_attention_forward", "_cudnn_attention_backward"), _attention),
 }
 """Operations whose other arguments follow from their shapes and the program."""
 

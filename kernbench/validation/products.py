@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from kernbench.calibration import lines
 from kernbench.validation.table import BESIDE, COUNT, MEASURED, WORD, Row, Table
-from kernbench.validation.timing import Call, alone_us, new
+from kernbench.validation.timing import Call, ahead_us, alone_us, new
 
 _SUSTAINED: Final = 8
 """Products of 8192 cubed before a call that is measured under load: about 11 ms of an H200."""
@@ -25,6 +25,10 @@ def product(torch: Any, row: Row) -> Call:
 
 def _gemm(torch: Any, row: Row) -> Mapping[str, float]:
     return {"us": alone_us(torch, product(torch, row))}
+
+
+def _chain(torch: Any, row: Row) -> Mapping[str, float]:
+    return {"us": ahead_us(torch, product(torch, row))}
 
 
 def _sustained(torch: Any, row: Row) -> Mapping[str, float]:
@@ -58,6 +62,12 @@ GEMM2: Final = Table(
     about="products in more types",
     columns={**_SIZES, "us": MEASURED, "tflops": BESIDE},
     program=_gemm,
+)
+CHAIN: Final = Table(
+    name="gemm_chain",
+    about="products of few rows back to back, without a graph, each with other weights",
+    columns={**_SIZES, "us": MEASURED},
+    program=_chain,
 )
 SUSTAINED: Final = Table(
     name="gemm_sustained",

@@ -217,8 +217,8 @@ def test_the_gradient_of_grouped_attention_writes_every_head() -> None:
 @pytest.mark.parametrize(
     ("call", "nbytes", "share"),
     [
-        (lambda: torch.softmax(x, -1), 2 * MB, 52),
-        (lambda: torch.log_softmax(x, -1), 2 * MB, 63),
+        (lambda: torch.softmax(x, -1), 1.8 * 2 * MB, 96),  # 1000 rows, where 800 are few
+        (lambda: torch.log_softmax(x, -1), 2 * MB, 96),
         (lambda: torch.cat([x, y]), 4 * MB, 90),
         (lambda: torch.stack([x, y]), 4 * MB, 90),
         (lambda: x.sum(-1), MB + 4000, 88),

@@ -32,19 +32,19 @@ def _contiguous(*shape: int, dtype: DType = dtypes.bfloat16) -> Layout:
 @pytest.mark.parametrize("count", [250, 1000, 4000])
 def test_few_rows_take_longer_for_their_bytes(count: int) -> None:
     library = Library(_with(softmax=KernelSpec(share=50, few=1000)))
-    x = _contiguous(count, 8192)
+    x = _contiguous(count, 16384)
 
     found = rows.duration_ps(library, "softmax", [x], [x])
 
-    nbytes = 2 * count * 8192 * 2 * (1 + 1000 / count)
+    nbytes = 2 * count * 16384 * 2 * (1 + 1000 / count)
     assert found == pytest.approx(1e12 * (_LAUNCH + nbytes / 0.5 / _BANDWIDTH), abs=100)
 
 
 def test_rows_that_warps_share_are_no_blocks() -> None:
-    library = Library(_with(softmax=KernelSpec(share=50, few=1000, beyond=1024)))
+    library = Library(_with(softmax_backward=KernelSpec(share=50, few=1000, beyond=1024)))
     x = _contiguous(1000, 1024)
 
-    found = rows.duration_ps(library, "softmax", [x], [x])
+    found = rows.duration_ps(library, "softmax_backward", [x], [x])
 
     assert found == ceil(1e12 * (_LAUNCH + 4 * 1000 * 1024 / 0.5 / _BANDWIDTH))
 

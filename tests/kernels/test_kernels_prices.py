@@ -89,11 +89,26 @@ def test_copies_and_casts(library: Library) -> None:
 
 def test_rows_of_a_warp_cost_less_than_those_of_a_block(library: Library) -> None:
     short, long = _contiguous(4096, 1024), _contiguous(1024, 4096)
-    moved = 2 * 4096 * 1024 * 4
-    found = rows.duration_ps(library, "softmax", [short], [short])
-    _near(found, _ps(moved, share=52))
-    found = rows.duration_ps(library, "softmax", [long], [long])
-    _near(found, _ps(moved * (1 + 200 / 1024), 360_000 * 1024, share=52))
+    moved = 3 * 4096 * 1024 * 4
+    found = rows.duration_ps(library, "softmax_backward", [short, short], [short])
+    _near(found, _ps(moved, share=47, launches=2))
+    found = rows.duration_ps(library, "softmax_backward", [long, long], [long])
+    _near(found, _ps(moved, 180_000 * 1024, share=47, launches=2))
+
+
+@pytest.mark.parametrize(
+    ("columns", "element", "share", "few"),
+    [(2048, 58, 96, 800), (2049, 105, 96, 0), (9216, 105, 96, 0), (9217, 60, 76, 200)],
+)
+def test_a_softmax_is_another_kernel_for_each_length_of_rows(
+    library: Library, columns: int, element: int, share: int, few: int
+) -> None:
+    """Of bfloat16, which takes longer to compute than to move, unlike float32 of long rows."""
+    for dtype, rows_ in ((dtypes.bfloat16, 16384), (dtypes.float32, 100)):
+        x = _contiguous(rows_, columns, dtype=dtype)
+        found = rows.duration_ps(library, "softmax", [x], [x])
+        moved = 2 * rows_ * columns * dtype.itemsize * (1 + few / rows_)
+        _near(found, _ps(moved, element * rows_ * columns, share=share))
 
 
 @pytest.mark.parametrize(("axes", "share"), [((), 88), ((1,), 88), ((-1,), 88), ((0,), 50)])

@@ -1,5 +1,7 @@
 """Operations of profiles: which of them shapes tell, and how long one takes, by hand."""
 
+import json
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -68,3 +70,43 @@ def test_an_operation_takes_the_time_of_its_calls_in_a_step(tmp_path: Path) -> N
     each = 1.3 + 44 * 16 * 512 * 4096 / (132 * 253e3) + 4.2 / 20
     assert found.predicted["device_us_a_step"] == pytest.approx(24 * each, rel=1e-4)
     assert run_row(OPERATIONS, convolution.row, BRIDGE, "h200x8").missing == ""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("program", "name", "shapes", "nbytes", "operations"),
+    [
+        # In place, read and written, 2 bytes each, at 96 % of 4.45 TB/s
+        ("vision resnet50 64 bfloat16", "clamp_min_", "[[64, 64, 56, 56]]", 4 / 0.96, 1),
+        # BERT's loss is of bfloat16, the others' of float32: 8 bytes at 96 %, or 58 operations
+        ("lm bert 16 512 False", "_log_softmax", "[[8192, 2048], [], []]", 4 / 0.96, 58),
+        ("lm llama 1 4096 False", "_log_softmax", "[[8192, 2048], [], []]", 8 / 0.96, 58),
+    ],
+)
+def test_types_follow_from_the_program(
+    tmp_path: Path, program: str, name: str, shapes: str, nbytes: float, operations: int
+) -> None:
+    pytest.importorskip("torch")
+    row = f'{program},op,aten::{name},"{shapes}",1.0,9,9'
+    (tmp_path / "programs3_ops.csv").write_text(f"{_HEAD}\n{row}\n")
+    (line,) = read_folder(tmp_path).lines
+    count = prod(json.loads(shapes)[0])
+    each = 1.3 + count * max(nbytes / 4.45e6, operations / (132 * 253e3)) + 4.2 / 20
+    found = run_row(OPERATIONS, line.row, BRIDGE, "h200x8").predicted["device_us_a_step"]
+    assert found == pytest.approx(each, rel=1e-4)
+
+
+@pytest.mark.torch
+def test_a_causal_model_sees_half_of_its_keys_and_bert_all(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    shapes = "[" + ", ".join(["[1, 16, 4096, 64]"] * 3) + "]"
+    rows = [
+        f'{program},op,aten::_cudnn_attention_forward,"{shapes}",1.0,9,9'
+        for program in ("lm bert 16 512 False", "lm gpt2 4 1024 False")
+    ]
+    (tmp_path / "programs3_ops.csv").write_text("\n".join([_HEAD, *rows, ""]))
+    whole, half = (
+        run_row(OPERATIONS, line.row, BRIDGE, "h200x8").predicted["device_us_a_step"]
+        for line in read_folder(tmp_path).lines
+    )
+    assert half < 0.7 * whole
