@@ -1,9 +1,11 @@
 """Kernels of Triton, compiled by Triton, on simulated devices."""
 
+import os
 import runpy
 import sys
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from bridge_devices import in_main, on_ranks
 
 from kernbench.errors import KernbenchError, UsageError
 from kernbench.ranks.spawn_errors import SpawnException
+from kernbench.triton.registering import _known_by_its_files
 
 torch: Any = pytest.importorskip("torch")
 pytest.importorskip("triton.language")
@@ -397,6 +400,25 @@ def test_a_plain_script_launches_on_the_first_device() -> None:
         return float(x.sum().item())
 
     assert in_main(work) == 4
+
+
+def test_the_cache_on_disk_knows_triton_by_sizes_and_times_of_its_files(tmp_path: Path) -> None:
+    for folder, name in (("runtime", "cache.py"), ("compiler", "code.py"), ("_C", "libtriton.so")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_text("first")
+    module: Any = ModuleType("cache")
+    module.__file__ = str(tmp_path / "runtime" / "cache.py")
+
+    def key() -> str:
+        (patch,) = _known_by_its_files(module)
+        return str(patch.value())
+
+    library, first = tmp_path / "_C" / "libtriton.so", key()
+    assert key() == first
+    library.write_text("longer")
+    longer = key()
+    os.utime(library, ns=(0, 0))
+    assert len({first, longer, key()}) == 3
 
 
 def test_after_a_run_triton_is_as_before() -> None:
