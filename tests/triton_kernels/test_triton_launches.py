@@ -232,6 +232,14 @@ def on_the_host() -> None:
     kernels.adds_one[(1,)](torch.zeros(4), 4, BLOCK=4)  # launched
 
 
+def without_memory() -> None:
+    kernels.adds_one[(1,)](torch.zeros(4, device="meta"), 4, BLOCK=4)  # launched
+
+
+def pinned() -> None:
+    kernels.adds_one[(1,)](torch.zeros(4).pin_memory(), 4, BLOCK=4)  # launched
+
+
 def of_assembler() -> None:
     kernels.of_unknown_assembler[(1,)](torch.zeros(4, device="cuda"), BLOCK=4)  # launched
 
@@ -285,6 +293,8 @@ def measured_in_no_way() -> None:
         (measured_in_no_way, "return_mode is one of min, max, mean, median, all; got 'mode'"),
         (out_of_bounds, "[M1] tl.load out of bounds of argument x_ptr, a tensor of 100 float32"),
         (on_the_host, "[K3] kernel adds_one: argument x is a tensor of the host"),
+        (without_memory, "[K3] kernel adds_one: argument x is a tensor of the device meta"),
+        (pinned, "kernel adds_one on argument x, pinned memory of the host, is not"),
         (of_assembler, "bogus"),
         (does_not_compile, "arange's range must be a power of 2"),
         (too_many, "[K1] kernel adds_one: a grid of (1, 65536, 1) is larger than a device"),
