@@ -103,8 +103,8 @@ def _read(told: dict[str, Any], metadata: Any) -> _Known:
 
 def _lowered(text: str, metadata: Any) -> MachineCode:
     stages, shared = stages_of(text, metadata)
-    tools = knobs.nvidia
-    return read_cubin(stages["cubin"], shared, tools.cuobjdump.path, tools.nvdisasm.path)
+    usage = knobs.nvidia.cuobjdump.path
+    return read_cubin(stages["cubin"], shared, metadata.target.arch, usage)
 
 
 def stages_of(text: str, metadata: Any) -> tuple[dict[str, Any], int]:

@@ -1,6 +1,6 @@
 """What a kernel in machine code consists of: registers, shared memory, and how many instructions.
 
-Read from what NVIDIA's tools print, which come with Triton.
+Registers are what `cuobjdump` prints, which comes with Triton; instructions are read from the file.
 """
 
 import re
@@ -11,23 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kernbench.errors import UsageError
-
-_LABEL: Final = re.compile(r"\s*(\.L_\w+):")
-_INSTRUCTION: Final = re.compile(r"\s*/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;")
-_TARGET: Final = re.compile(r"`\((\.L_\w+)\)")
-_IDLE: Final = re.compile(r"(@!?U?P\w+ )?NOP\b")
-_AHEAD: Final = re.compile(r"(LDGSTS|UBLKCP|UTMALDG)\b")
-"""Loads into shared memory, which nobody waits for at once."""
-
-_LOAD: Final = re.compile(r"\b(LDG|LDGSTS)\b(\.\w+)*")
-_WIDTHS: Final = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
-"""Bytes that a thread loads, by the word of the instruction that tells them; 4 without one."""
-
-_BARRIER: Final = re.compile(r"\bBAR\b")
-"""Where a program waits for all its warps, and these for what they have loaded."""
-
-_BESIDE: Final = re.compile(r"WARPGROUP\.DEPBAR\.LE gsb\d+, 0x0*[1-9a-f]")
-"""Waits for products, but leaves some of them under way."""
+from kernbench.triton.instructions import Instruction, instructions_of
 
 _USAGE: Final = re.compile(r"REG:(\d+) STACK:(\d+)")
 
@@ -81,70 +65,53 @@ def registers_of(cubin: bytes, usage: str) -> tuple[int, int]:
     Raises:
         UsageError: If that cannot read it.
     """
-    found = _USAGE.search(_printed(cubin, usage, "-res-usage"))
-    if found is None:
-        raise UsageError(f"{usage} does not tell the registers of a kernel")
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = usage, "-res-usage", file.name
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = _USAGE.search(done.stdout)
+    if done.returncode or found is None:
+        raise UsageError(
+            f"{usage} does not tell the registers of a kernel", [done.stderr.strip()[:400]]
+        )
     return int(found[1]), int(found[2])
 
 
-def read_cubin(cubin: bytes, shared: int, usage: str, disassembler: str) -> MachineCode:
+def read_cubin(cubin: bytes, shared: int, arch: int, usage: str) -> MachineCode:
     """Returns what a kernel in machine code consists of.
 
     Args:
         cubin: The kernel, as an ELF file.
         shared: Bytes of shared memory of a program, which the file does not tell.
+        arch: The architecture: 90 of sm_90.
         usage: Path of `cuobjdump`.
-        disassembler: Path of `nvdisasm`.
 
     Raises:
-        UsageError: If one of them cannot read it.
+        UsageError: If one of them cannot be read.
     """
-    outside, loops = loops_of(_printed(cubin, disassembler, "-hex"))
+    outside, loops = loops_of(instructions_of(cubin, arch))
     return MachineCode(registers_of(cubin, usage)[0], shared, outside, loops)
 
 
-def _printed(cubin: bytes, tool: str, option: str) -> str:
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        command = tool, option, file.name
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise UsageError(f"{tool} failed", [done.stderr.strip()[:400]])
-    return done.stdout
-
-
-def loops_of(listing: str) -> tuple[int, Sequence[Loop]]:
+def loops_of(instructions: Sequence[Instruction]) -> tuple[int, Sequence[Loop]]:
     """Returns how many instructions are in no loop, and the loops.
 
     A branch to an instruction before it closes a loop; several to one place are of one loop. What
     branches to itself, behind the last exit, never runs.
-
-    Args:
-        listing: What `nvdisasm` prints.
     """
-    labels: dict[str, int] = {}
-    instructions: list[str] = []
-    for line in listing.splitlines():
-        label = _LABEL.match(line)
-        found = _INSTRUCTION.match(line)
-        if label:
-            labels[label[1]] = len(instructions)
-        elif found:
-            instructions.append(found[1])
     ends: dict[int, int] = {}
     for place, instruction in enumerate(instructions):
-        target = _TARGET.search(instruction)
-        begin = labels.get(target[1]) if target and "BRA" in instruction else None
-        if begin is not None and begin < place:
+        begin = instruction.amount
+        if instruction.kind == "branch" and begin < place:
             ends[begin] = max(place, ends.get(begin, 0))
     spans = sorted(ends.items(), key=lambda each: (each[0], -each[1]))
     of = [-1] * len(instructions)  # the innermost loop of each instruction
     for number, (begin, end) in enumerate(spans):
         of[begin : end + 1] = [number] * (end + 1 - begin)
-    inside: list[list[str]] = [[] for _ in range(len(spans) + 1)]
+    inside: list[list[Instruction]] = [[] for _ in range(len(spans) + 1)]
     for number, instruction in zip(of, instructions, strict=True):
-        if not _IDLE.match(instruction):
+        if instruction.kind != "idle":
             inside[number].append(instruction)
     loops = [
         _loop(
@@ -156,18 +123,16 @@ def loops_of(listing: str) -> tuple[int, Sequence[Loop]]:
     return len(inside[-1]), loops
 
 
-def _loop(instructions: Sequence[str], innermost: bool) -> Loop:
+def _loop(instructions: Sequence[Instruction], innermost: bool) -> Loop:
     loaded = waits = 0
     ahead = beside = waiting = False
-    for instruction in instructions:
-        load = _LOAD.search(instruction)
-        ahead |= bool(_AHEAD.search(instruction))
-        beside |= bool(_BESIDE.search(instruction))
-        if load:
-            words = load[0].split(".")
-            loaded += next((_WIDTHS[word] for word in reversed(words) if word in _WIDTHS), 4)
-            waits += load[1] == "LDG" and not waiting
-            waiting |= load[1] == "LDG"
-        elif _BARRIER.search(instruction):
+    for kind, amount in instructions:
+        ahead |= kind in ("copy", "tensor copy")
+        beside |= kind == "under way" and amount > 0
+        if kind in ("load", "copy"):
+            loaded += amount
+        if kind == "load" and not waiting:
+            waits, waiting = waits + 1, True
+        elif kind == "barrier":  # where a program waits for all its warps, and they for loads
             waiting = False
     return Loop(len(instructions), innermost, ahead, loaded, waits, beside)

@@ -26,7 +26,7 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "triton.backends.driver": ("DriverBase",),
     "triton._C.libtriton": ("ir.context", "ir.load_dialects", "ir.parse_mlir_module"),
     "triton.knobs": ("nvidia",),
-    "triton.runtime.cache": ("get_cache_manager",),
+    "triton.runtime.cache": ("get_cache_manager", "triton_key"),
     "triton.runtime.errors": ("OutOfResources", "PTXASError"),
     "triton.backends.nvidia.compiler": (
         "CUDABackend.add_stages",

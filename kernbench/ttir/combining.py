@@ -192,8 +192,10 @@ def _dot(compiler: Compiler, operation: Operation) -> Step:
 def _tf32(a: Array) -> Array:
     """Returns float32 with 10 bits of fraction, to the nearest, as `cvt.rna.tf32.f32`."""
     bits = np.ascontiguousarray(a).view(np.uint32)
-    finite = (bits & 0x7F800000) != 0x7F800000
-    near = np.where(finite, (bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000), bits)
+    near = bits + np.uint32(0x1000)
+    near &= np.uint32(0xFFFFE000)
+    if not np.isfinite(a).all():
+        np.copyto(near, bits, where=(bits & 0x7F800000) == 0x7F800000)
     return near.view(np.float32)
 
 

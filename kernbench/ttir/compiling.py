@@ -46,6 +46,9 @@ class Body:
         self.given: Final = [value.number for value in end.operands] if end is not None else []
 
 
+LOOPS: Final = frozenset(("scf.for", "scf.while"))
+
+
 class Compiler:
     """Makes the steps of one function.
 
@@ -61,6 +64,7 @@ class Compiler:
             that is not known before it runs.
         used: Numbers of the values that some operation takes.
         largest: Elements of its largest tile.
+        loops: Whether it has a loop.
         handlers: See above, as for `watch`.
         waits: Whether a program may wait for what another one writes.
     """
@@ -79,6 +83,7 @@ class Compiler:
         self.roots: Final = roots_of(function)
         self.used: Final = used_in(function.body)
         self.largest = 1
+        self.loops = False
         self.waits = False
         self.blocks: Final = self.bodies(function.body)
 
@@ -105,6 +110,7 @@ class Compiler:
         for result in operation.results:
             if not isinstance(result.type.element, Descriptor):
                 self.largest = max(self.largest, result.type.numel)
+        self.loops |= operation.name in LOOPS
         handler = self.handlers.get(operation.name)
         return self.plain_step(operation) if handler is None else handler(self, operation)
 

@@ -8,7 +8,7 @@ import numpy as np
 from kernbench.errors import UnsupportedError
 from kernbench.ttir import flow
 from kernbench.ttir.arithmetic import Array
-from kernbench.ttir.compiling import Compiler, Handler, used_in
+from kernbench.ttir.compiling import LOOPS, Compiler, Handler, used_in
 from kernbench.ttir.executing import HANDLERS
 from kernbench.ttir.flow import called, run_blocks, run_body
 from kernbench.ttir.frames import Frame, Held, Launch, Step
@@ -21,7 +21,6 @@ from kernbench.ttir.tiles import zero
 from kernbench.ttir.types import Type
 
 _ENTER: Final = "count.enter"
-_LOOPS: Final = frozenset({"scf.for", "scf.while"})
 LOADS: Final = frozenset({"tt.load", "tt.descriptor_load", "tt.descriptor_gather"})
 STORES: Final = frozenset({"tt.store", "tt.descriptor_store", "tt.descriptor_scatter"})
 ATOMICS: Final = frozenset({"tt.atomic_rmw", "tt.atomic_cas", "tt.descriptor_reduce"})
@@ -205,8 +204,8 @@ class Slice:
                 number = numbers[id(block)] = len(self.blocks)
                 self.blocks.append(CountedBlock(number, loop, innermost, inside, operations))
                 for operation in block.operations:
-                    if operation.name in _LOOPS:
-                        deep = not any(each.name in _LOOPS for each in _inner(operation))
+                    if operation.name in LOOPS:
+                        deep = not any(each.name in LOOPS for each in _inner(operation))
                         body = operation.regions[-1]
                         for each in operation.regions[:-1]:
                             region(each, loop=False, innermost=False, inside=deep)

@@ -43,8 +43,13 @@ HANDLERS: Final[Mapping[str, Handler]] = {
 }
 """What makes a step of an operation, for those that are not elementwise."""
 
-_ELEMENTS: Final = 1 << 19
-"""Elements of the largest tile of the programs that run together: bounds the memory of a launch."""
+_ELEMENTS: Final = {False: 1 << 16, True: 1 << 19}
+"""Elements of the largest tile of the programs that run together, by whether the kernel has a loop.
+
+They bound the memory of a launch. Tiles of 256 KiB stay in a core's cache; where steps are taken
+again in each turn, more programs at once cost fewer of them. Measured, CPU time: a softmax of
+4096^2 takes 0.73 of what it takes with the larger number, a product of 512^3 1.5 times as long.
+"""
 
 
 class Executable:
@@ -96,9 +101,9 @@ class Executable:
                 or it waits for what no program before it writes (K7).
         """
         total = grid[0] * grid[1] * grid[2]
-        # One that takes a lock is to end before the next one begins, which may want the lock.
-        together = 1 if self._compiled.waits else max(1, _ELEMENTS // self._compiled.largest)
         compiled = self._compiled
+        # One that takes a lock is to end before the next one begins, which may want the lock.
+        together = 1 if compiled.waits else max(1, _ELEMENTS[compiled.loops] // compiled.largest)
         if memory.incomplete:
             if self._watched is None:
                 self._watched = Compiler(self.module, self.module.kernel, HANDLERS, marking)

@@ -1,9 +1,11 @@
 """Kernels of Triton, compiled by Triton, on simulated devices."""
 
+import os
 import runpy
 import sys
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from bridge_devices import in_main, on_ranks
 
 from kernbench.errors import KernbenchError, UsageError
 from kernbench.ranks.spawn_errors import SpawnException
+from kernbench.triton.registering import _known_by_its_files
 
 torch: Any = pytest.importorskip("torch")
 pytest.importorskip("triton.language")
@@ -229,6 +232,14 @@ def on_the_host() -> None:
     kernels.adds_one[(1,)](torch.zeros(4), 4, BLOCK=4)  # launched
 
 
+def without_memory() -> None:
+    kernels.adds_one[(1,)](torch.zeros(4, device="meta"), 4, BLOCK=4)  # launched
+
+
+def pinned() -> None:
+    kernels.adds_one[(1,)](torch.zeros(4).pin_memory(), 4, BLOCK=4)  # launched
+
+
 def of_assembler() -> None:
     kernels.of_unknown_assembler[(1,)](torch.zeros(4, device="cuda"), BLOCK=4)  # launched
 
@@ -282,6 +293,8 @@ def measured_in_no_way() -> None:
         (measured_in_no_way, "return_mode is one of min, max, mean, median, all; got 'mode'"),
         (out_of_bounds, "[M1] tl.load out of bounds of argument x_ptr, a tensor of 100 float32"),
         (on_the_host, "[K3] kernel adds_one: argument x is a tensor of the host"),
+        (without_memory, "[K3] kernel adds_one: argument x is a tensor of the device meta"),
+        (pinned, "kernel adds_one on argument x, pinned memory of the host, is not"),
         (of_assembler, "bogus"),
         (does_not_compile, "arange's range must be a power of 2"),
         (too_many, "[K1] kernel adds_one: a grid of (1, 65536, 1) is larger than a device"),
@@ -397,6 +410,25 @@ def test_a_plain_script_launches_on_the_first_device() -> None:
         return float(x.sum().item())
 
     assert in_main(work) == 4
+
+
+def test_the_cache_on_disk_knows_triton_by_sizes_and_times_of_its_files(tmp_path: Path) -> None:
+    for folder, name in (("runtime", "cache.py"), ("compiler", "code.py"), ("_C", "libtriton.so")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_text("first")
+    module: Any = ModuleType("cache")
+    module.__file__ = str(tmp_path / "runtime" / "cache.py")
+
+    def key() -> str:
+        (patch,) = _known_by_its_files(module)
+        return str(patch.value())
+
+    library, first = tmp_path / "_C" / "libtriton.so", key()
+    assert key() == first
+    library.write_text("longer")
+    longer = key()
+    os.utime(library, ns=(0, 0))
+    assert len({first, longer, key()}) == 3
 
 
 def test_after_a_run_triton_is_as_before() -> None:

@@ -4,36 +4,33 @@ from dataclasses import replace
 from fractions import Fraction
 
 from kernbench.kernels.grids import GridLaunch
+from kernbench.triton.instructions import Instruction
 from kernbench.triton.machine_code import Loop, MachineCode, loops_of
 from kernbench.triton.timing import grid_launch
 from kernbench.ttir.counting import Access, Work
 
-LISTING = """
-.text.kernel:
-        /*0000*/                   LDC R1, c[0x0][0x28] ;
-                                                            /* 0x00000a00ff017b82 */
-        /*0010*/              @!P0 BRA `(.L_x_3) ;
-.L_x_1:
-        /*0020*/                   LDGSTS.E.BYPASS.128 [R4], desc[UR8][R2.64] ;
-        /*0030*/                   IADD3 R2, R2, 0x1, RZ ;
-.L_x_2:
-        /*0040*/                   FADD R3, R3, R4 ;
-        /*0050*/               @P1 BRA `(.L_x_2) ;
-        /*0060*/                   NOP ;
-        /*0070*/               @P2 BRA `(.L_x_1) ;
-.L_x_3:
-        /*0080*/                   STG.E desc[UR8][R2.64], R3 ;
-        /*0090*/                   EXIT ;
-.L_x_4:
-        /*00a0*/                   BRA `(.L_x_4);
-        /*00b0*/                   NOP;
-"""
+OTHER = Instruction()
+LOAD = Instruction("load", 16)
+BARRIER = Instruction("barrier")
+
+
+def branch(place: int) -> Instruction:
+    return Instruction("branch", place)
 
 
 def test_a_branch_back_closes_a_loop() -> None:
-    outside, loops = loops_of(LISTING)
+    outside, loops = loops_of(
+        [
+            *(OTHER, branch(8)),
+            *(Instruction("copy", 16), OTHER),  # the outer loop, up to its branch to 2
+            *(OTHER, branch(4)),  # the inner one
+            *(Instruction("idle"), branch(2)),
+            *(OTHER, OTHER),
+            *(branch(10), Instruction("idle")),  # behind the exit
+        ]
+    )
 
-    # LDC, BRA, STG, EXIT, and the BRA to itself.
+    # Two, two, and the branch to itself.
     assert outside == 5
     assert loops == [
         Loop(3, innermost=False, ahead=True, loaded=16, waits=0),
@@ -42,20 +39,15 @@ def test_a_branch_back_closes_a_loop() -> None:
 
 
 def test_loads_that_no_barrier_parts_are_waited_for_together() -> None:
-    listing = """
-.L_x_1:
-        /*0000*/              @!P2 LDG.E.128 R8, desc[UR6][R16.64] ;
-        /*0010*/                   LDG.E.U16 R12, desc[UR6][R18.64] ;
-        /*0020*/                   STS [R4], R8 ;
-        /*0030*/                   BAR.SYNC.DEFER_BLOCKING 0x0 ;
-        /*0040*/                   LDG.E R14, desc[UR6][R20.64] ;
-        /*0050*/                   WARPGROUP.DEPBAR.LE gsb0, 0x0 ;
-        /*0060*/               @P2 BRA `(.L_x_1) ;
-        /*0070*/                   EXIT ;
-"""
-    assert loops_of(listing)[1] == [Loop(7, True, False, loaded=16 + 2 + 4, waits=2)]
-    under_way = listing.replace("gsb0, 0x0", "gsb0, 0x1")
-    assert loops_of(under_way)[1] == [Loop(7, True, False, loaded=22, waits=2, beside=True)]
+    def loop(under_way: int) -> Loop:
+        half, word = Instruction("load", 2), Instruction("load", 4)
+        products = Instruction("under way", under_way)
+        code = [LOAD, half, OTHER, BARRIER, word, products, branch(0), OTHER]
+        (found,) = loops_of(code)[1]
+        return found
+
+    assert loop(0) == Loop(7, True, False, loaded=16 + 2 + 4, waits=2)
+    assert loop(1) == Loop(7, True, False, loaded=22, waits=2, beside=True)
 
 
 WORK = Work(

@@ -12,7 +12,7 @@ import torch
 from kernbench.bridge.base.here import Rank, this_rank
 from kernbench.bridge.cuda.cuda_devices import get_device_capability, get_device_properties
 from kernbench.bridge.distributed.works import unseen
-from kernbench.bridge.tensors.storages import ADDRESS, STORAGES, Held, hold
+from kernbench.bridge.tensors.storages import ADDRESS, STORAGES, Held, hold, is_pinned
 from kernbench.errors import KernbenchError, call_site, not_simulated, site_fact
 from kernbench.isolation.replaced import WhenImported
 from kernbench.kernels.grids import LANES
@@ -183,7 +183,8 @@ def _place(rank: Rank, kernel: str, number: int, given: Given) -> Place | None:
     """Returns the memory that a pointer or a descriptor is of; None for a mere address.
 
     Raises:
-        LaunchError: If it is a tensor of the host (K3).
+        LaunchError: If it is a tensor of the host, or has no memory (K3).
+        UnsupportedError: If it is pinned memory of the host.
     """
     value = given.value
     while not isinstance(value, torch.Tensor) and hasattr(value, "base"):
@@ -195,20 +196,34 @@ def _place(rank: Rank, kernel: str, number: int, given: Given) -> Place | None:
     if held is None and rank.ambient and rank.data:
         held = hold(rank, value.untyped_storage(), on_device=True, of=value)
     if held is None or held.sip < 0:
-        raise LaunchError(
-            f"kernel {kernel}: argument {given.name} is a tensor of the host",
-            [
-                site_fact(call_site()),
-                "Triton says: Pointer argument cannot be accessed (cpu tensor?)",
-            ],
-            hint="move it first: tensor.cuda()",
-            code="K3",
-        )
+        raise _not_of_the_device(kernel, given.name, value)
     if rank.numbers is not None:
         rank.numbers.forget(value)
     if rank.races is not None:
         rank.races.told(held)
     return Place(held, value, number, given)
+
+
+def _not_of_the_device(kernel: str, name: str, tensor: torch.Tensor) -> KernbenchError:
+    """Returns the error of a kernel that is given a tensor which is no memory of the device."""
+    if tensor.is_meta:
+        what, told = "a tensor of the device meta", "it has a shape and no memory"
+        way = "make one: torch.empty_like(tensor, device='cuda')"
+    elif is_pinned(tensor):
+        return not_simulated(
+            f"kernel {kernel} on argument {name}, pinned memory of the host,",
+            "move it first: tensor.cuda()",
+        )
+    else:
+        what = "a tensor of the host"
+        told = "Triton says: Pointer argument cannot be accessed (cpu tensor?)"
+        way = "move it first: tensor.cuda()"
+    return LaunchError(
+        f"kernel {kernel}: argument {name} is {what}",
+        [site_fact(call_site()), told],
+        hint=way,
+        code="K3",
+    )
 
 
 def _addresses(launch: Launch, places: list[Place]) -> dict[int, int]:
