@@ -65,7 +65,7 @@ rank, world = dist.get_rank(), dist.get_world_size()
 torch.cuda.set_device(rank)
 if rank == 0:
     print("    bytes   all_reduce  one-shot  two-shot   (us)")
-for n in (1 << 12, 1 << 16, 1 << 19):
+for n in (1 << 12, 1 << 19):
     mine = symm_mem.empty(n, dtype=torch.bfloat16, device="cuda")
     handle = symm_mem.rendezvous(mine, dist.group.WORLD)
     other, out = torch.ones_like(mine), torch.empty_like(mine)
