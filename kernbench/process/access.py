@@ -81,6 +81,15 @@ Access = tuple[Stream, int, View, Issued]
 that it touches, and what has been issued. A tuple, since nearly every operation makes one."""
 
 
+class Asked(NamedTuple):
+    """An operation that has been issued, as reports name it."""
+
+    name: str
+    issued: int
+    site: CallSite | None
+    category: Category = "compute"
+
+
 class Left(NamedTuple):
     """What was done to a tensor that is gone, and whose memory another tensor has now."""
 

@@ -416,15 +416,15 @@ class Hold:
         """See `Action`."""
         resource, duration, engine = self.resource, self.duration, self._engine
         if resource is None:
-            end = start + duration
-        elif resource.timely:
+            self.held(command, start, start + duration)
+            return
+        if resource.timely:
             owner, now = engine.command_owner(command.host.rank), engine.loop.now
             if start < now:
                 start = now  # an aborted rank, which goes on at the time of its last wait
             engine.loop.at(start, owner, self._hold, command, start, resource)
             return
-        else:
-            end = resource.reserve(start, duration)
+        end = resource.reserve(start, duration)
         self.held(command, end - duration, end)
 
     def _hold(self, command: Command, start: int, resource: Fifo) -> None:

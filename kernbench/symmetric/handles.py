@@ -55,7 +55,11 @@ class Handle:
 
     @staticmethod
     def set_backend(name: str) -> None:
-        """Chooses what makes the memory: `CUDA` alone is simulated."""
+        """Chooses what makes the memory: `CUDA`.
+
+        Raises:
+            UnsupportedError: If it is another backend.
+        """
         if name != "CUDA":
             raise not_simulated(f"symmetric memory of {name}", 'call set_backend("CUDA")')
 
@@ -72,7 +76,11 @@ class Handle:
 
     @staticmethod
     def get_mempool_allocator(device: Any) -> Any:
-        """Refuses: memory comes from `empty` alone."""
+        """Refuses: memory comes from `empty` alone.
+
+        Raises:
+            UnsupportedError: Always.
+        """
         del device
         raise not_simulated("get_mempool_allocator", "use symm_mem.empty()")
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kernbench.des import Fifo
 from kernbench.hw.claims import Use, never
@@ -82,6 +82,17 @@ def send(
         copy.when_settled(partial(came, back))
 
 
+def as_they_are(to: Any, given: Any) -> bool:
+    """Returns whether a copy moves bytes as they are, which engines do that only copy.
+
+    Args:
+        to: A tensor, which knows its shape, its type, and whether it has gaps.
+        given: Another one, which is copied there.
+    """
+    alike = to.dtype == given.dtype and to.shape == given.shape
+    return bool(alike and to.is_contiguous() and given.is_contiguous())
+
+
 class Reach(Hold):
     """Action of a kernel that reads or writes memory of other devices.
 
@@ -89,7 +100,7 @@ class Reach(Hold):
     when its bytes have come over the links, too.
 
     Args:
-        resource: What it holds of its device.
+        resource: What it holds of its device; None if it only copies.
         duration: How long, in picoseconds.
         moves: What goes over links.
     """
@@ -97,7 +108,7 @@ class Reach(Hold):
     __slots__ = ("_moves",)
 
     def __init__(
-        self, engine: GraphEngine, resource: Fifo, duration: int, moves: Sequence[Move]
+        self, engine: GraphEngine, resource: Fifo | None, duration: int, moves: Sequence[Move]
     ) -> None:
         super().__init__(engine, resource, duration, None)
         self._moves: Final = moves

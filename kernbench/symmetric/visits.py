@@ -244,9 +244,31 @@ def _work_out(visits: Sequence[Visit]) -> None:
         visit.ended.settle(ends.get(visit, visit.began.time + visit.price))
 
 
+_FLAG: Final = 4
+"""Bytes between words that kernels poll."""
+
+_FLAGS: Final = 4096
+"""Most bytes that an operation writes so that kernels may poll them; more are no flags."""
+
+
+def wrote(process: Process, written: Iterable[tuple[Block, int, int]], done: Event) -> None:
+    """Notes that an operation of a rank has written symmetric memory; wakes who polls.
+
+    Args:
+        process: The rank.
+        written: The blocks, each with the first byte and the one after the last.
+        done: The end of the command.
+    """
+    put = Put(process.ctx.devices[process.rank], event=done)
+    for block, low, high in written:
+        if high - low <= _FLAGS:
+            block.puts.update(dict.fromkeys(range(low, high, _FLAG), put))
+    board_of(process).touch()
+
+
 def action_of(
     engine: GraphEngine,
-    resource: Fifo,
+    resource: Fifo | None,
     price: int,
     visit: Visit | None,
     moves: Sequence[Move],
@@ -254,7 +276,7 @@ def action_of(
     """Returns what a kernel does that has run.
 
     Args:
-        resource: What it holds of its device.
+        resource: What it holds of its device; None for what copies beside kernels.
         price: How long it takes by itself, in picoseconds.
         visit: What it has noted; None if it can touch no symmetric memory.
         moves: What goes over links.
@@ -279,7 +301,7 @@ class Meet(Reach):
     def __init__(
         self,
         engine: GraphEngine,
-        resource: Fifo,
+        resource: Fifo | None,
         duration: int,
         moves: Sequence[Move],
         visit: Visit,

@@ -100,6 +100,52 @@ def test_two_that_read_one_device_share_its_link() -> None:
     assert two == pytest.approx((2 * size / LINK) * 1e3, rel=0.03)
 
 
+def test_a_gather_and_a_product_overlap_where_pytorch_fuses_them() -> None:
+    rows, inner, columns = 8192, 8192, 4096
+
+    def work(rank: int) -> tuple[float, float]:
+        begin(rank, 4)
+        shard = torch.ones(rows // 4, inner, dtype=torch.bfloat16, device="cuda")
+        weight = torch.ones(inner, columns, dtype=torch.bfloat16, device="cuda")
+        whole = torch.ones(rows, inner, dtype=torch.bfloat16, device="cuda")
+        name = dist.group.WORLD.group_name
+
+        def apart() -> None:
+            dist.all_gather_single(whole, shard)
+            _ = whole @ weight
+
+        def fused() -> None:
+            torch.ops.symm_mem.fused_all_gather_matmul(shard, [weight], 0, name)
+
+        found = []
+        for run in (apart, fused):
+            run()
+            torch.zeros(1 << 33, dtype=torch.uint8, device="cuda")
+            dist.all_reduce(torch.ones(1, device="cuda"))
+            found.append(milliseconds(run))
+        return found[0], found[1]
+
+    product = 2 * rows * inner * columns / 989e12 * 1e3  # at the full rate of an H200
+    for apart, fused in on_ranks(work, 4, data=False):
+        assert product < fused < apart
+        gathered = 3 * rows // 4 * inner * 2 / LINK * 1e3
+        assert apart - fused > 0.5 * gathered
+
+
+def test_a_fused_product_has_the_numbers_of_the_two_steps() -> None:
+    def work(rank: int) -> list[Any]:
+        begin(rank, 2)
+        shard = torch.arange(8.0, device="cuda").view(2, 4) + rank
+        weight = torch.eye(4, device="cuda") * 2
+        name = dist.group.WORLD.group_name
+        whole, (made,) = torch.ops.symm_mem.fused_all_gather_matmul(shard, [weight], 0, name)
+        return [whole.tolist(), made.tolist()]
+
+    rows: list[list[float]] = [[0, 1, 2, 3], [4, 5, 6, 7], [1, 2, 3, 4], [5, 6, 7, 8]]
+    twice = [[2 * one for one in row] for row in rows]
+    assert on_ranks(work, 2) == [[rows, twice]] * 2
+
+
 def test_a_signal_orders_two_streams_and_is_waited_for_once() -> None:
     def work(rank: int) -> float:
         symmetric = begin(rank, 2)
@@ -181,6 +227,10 @@ def test_what_is_outside_or_not_simulated_is_refused_by_name() -> None:
             (SymmetricMemoryError, lambda: symmetric.rendezvous(torch.empty(4), dist.group.WORLD)),
             (UnsupportedError, lambda: symmetric.set_backend("NVSHMEM")),
             (UnsupportedError, lambda: symmetric.empty(4, device="cpu")),
+            (
+                UnsupportedError,
+                lambda: torch.ops.symm_mem.fused_matmul_reduce_scatter(mine, mine, "sum", 0, "0"),
+            ),
             (UnsupportedError, lambda: torch.ops.symm_mem.multimem_all_reduce_(mine, "sum", "0")),
         ]
         for kind, call in calls:
@@ -197,4 +247,5 @@ def test_what_is_outside_or_not_simulated_is_refused_by_name() -> None:
         assert told[2].startswith("rendezvous() of a tensor that is no symmetric memory")
         assert told[3].startswith("symmetric memory of NVSHMEM is not simulated")
         assert told[4].startswith("symmetric memory on cpu is not simulated")
-        assert told[5].startswith("torch.ops.symm_mem.multimem_all_reduce_ is not simulated")
+        assert told[5].startswith("torch.ops.symm_mem.fused_matmul_reduce_scatter is not simulated")
+        assert told[6].startswith("torch.ops.symm_mem.multimem_all_reduce_ is not simulated")

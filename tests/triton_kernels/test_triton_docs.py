@@ -16,15 +16,16 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 BLOCKS: Final = (ROOT / "docs" / "triton.md").read_text(encoding="utf-8").split("```")[1::2]
 
 
-def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _run(folder: Path, *arguments: str, ranks: int = 1) -> subprocess.CompletedProcess[str]:
     """Runs a program with a cache of its own: Triton's keeps the path of the first such file."""
-    command = [sys.executable, "-m", "kernbench", "torchrun", "--nproc-per-node", "1", *arguments]
+    count = ("--nproc-per-node", str(ranks))
+    command = [sys.executable, "-m", "kernbench", "torchrun", *count, *arguments]
     env = {**os.environ, "TRITON_CACHE_DIR": str(folder)}
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False, env=env)
 
 
 def test_the_softmax_takes_the_time_and_has_the_bound_that_are_shown(tmp_path: Path) -> None:
-    code, output, explained, _ = BLOCKS
+    code, output, explained, *_ = BLOCKS
     program = "docs/triton/softmax.py"
     assert code == "py\n" + (ROOT / program).read_text(encoding="utf-8")
     done = _run(tmp_path, "--explain-time", program)
@@ -40,3 +41,19 @@ def test_the_planted_mistake_is_told_as_shown(tmp_path: Path) -> None:
     told = done.stderr.replace(f"{ROOT}/", "")
     for line in BLOCKS[3].strip().splitlines():
         assert line in told
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("block", "arguments"),
+    [(5, ("docs/triton/symmetric.py",)), (6, ("--data", "off", "docs/triton/gather_product.py"))],
+)
+def test_what_goes_between_devices_takes_the_times_that_are_shown(
+    block: int, arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    assert BLOCKS[4].removeprefix("py\n") in (ROOT / "docs/triton/symmetric.py").read_text("utf-8")
+    done = _run(tmp_path, *arguments, ranks=4)
+    assert done.returncode == 0, done.stderr
+    command, *lines = BLOCKS[block].strip("\n").splitlines()
+    assert command.endswith(" ".join(arguments))
+    assert "\n".join(lines) in done.stdout

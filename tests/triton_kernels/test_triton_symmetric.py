@@ -115,6 +115,31 @@ def test_a_flag_that_one_stores_is_seen_by_one_who_polls_it() -> None:
     assert told > 0.1
 
 
+def test_a_kernel_waits_for_a_flag_that_a_stream_writes() -> None:
+    def work(rank: int) -> tuple[int, float]:
+        mine, handle = begin(rank, 2, 4, torch.int32)
+        mine.zero_()
+        out = torch.zeros(1, dtype=torch.int32, device="cuda")
+        handle.barrier()
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        first.record()
+        theirs = handle.get_buffer(0, (4,), torch.int32)
+        if rank:
+            torch.zeros(1 << 29, dtype=torch.uint8, device="cuda")
+            theirs[:1].fill_(9)
+            handle.stream_write_value32(theirs, 2, 1)
+        else:
+            kernels.listen[(1,)](out, theirs, theirs[2:])
+        last.record()
+        torch.cuda.synchronize()
+        return out.item(), float(first.elapsed_time(last))
+
+    (value, listened), (_, told) = on_ranks(work, 2)
+    assert value == 9
+    assert listened == pytest.approx(told, abs=0.01)
+    assert told > 0.1
+
+
 def test_who_polls_for_what_nobody_writes_is_told() -> None:
     def work(rank: int) -> None:
         _, handle = begin(rank, 3, 4)

@@ -192,11 +192,14 @@ THREAD: Final = States(
 LISTED: Final = (
     "torch.distributed._shard.sharded_tensor.api._sharded_tensor_current_id",
     "torch.distributed._shard.sharded_tensor.api._sharded_tensor_map",
-    "torch.distributed.checkpoint.planner.SavePlanner._cached_all_plans",
-    "torch.distributed.checkpoint.planner.SavePlanner._cached_final_save_plan",
-    "torch.distributed.checkpoint.planner.SavePlanner._cached_global_plan",
-    "torch.distributed.checkpoint.planner.SavePlanner._cached_metadata",
-    "torch.distributed.checkpoint.planner.SavePlanner._cached_save_plan",
+    *(
+        f"torch.distributed._symmetric_memory._{name}"
+        for name in ("backend_streams", "group_name_to_store", "group_name_to_workspace_tensor")
+    ),
+    *(
+        f"torch.distributed.checkpoint.planner.SavePlanner._cached_{name}"
+        for name in ("all_plans", "final_save_plan", "global_plan", "metadata", "save_plan")
+    ),
     "torch.distributed.fsdp._debug_utils.SimpleProfiler.profiling",
     "torch.distributed.fsdp._debug_utils.SimpleProfiler.results",
     "torch.distributed.tensor.DTensor._op_dispatcher._custom_op_handlers",

@@ -12,12 +12,8 @@ from kernbench.bridge.distributed.works import unseen
 from kernbench.distributed import objects
 
 NAMES: Final = (
-    "all_gather_object",
-    "broadcast_object_list",
-    "gather_object",
-    "recv_object_list",
-    "scatter_object_list",
-    "send_object_list",
+    *("all_gather_object", "broadcast_object_list", "gather_object", "recv_object_list"),
+    *("scatter_object_list", "send_object_list"),
 )
 """Functions of `torch.distributed` that move objects; this package has them all."""
 

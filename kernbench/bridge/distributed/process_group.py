@@ -246,9 +246,13 @@ class SimProcessGroup(dist.ProcessGroup):
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> SimWork:
         """Does what `all_gather_single` does for each pair of tensors."""
+        return self._pairs(self.all_gather_single, outputs, inputs, opts)
+
+    @staticmethod
+    def _pairs(one: Callable[..., SimWork], outputs: Any, inputs: Any, opts: Any) -> SimWork:
         work = SimWork(None, None, outputs)
         for output, given in zip(outputs, inputs, strict=True):
-            work = self.all_gather_single(output, given, opts)
+            work = one(output, given, opts)
         work._outputs = list(outputs)
         return work
 
@@ -296,11 +300,7 @@ class SimProcessGroup(dist.ProcessGroup):
         self, outputs: Any, inputs: Any, opts: Any = None
     ) -> SimWork:
         """Does what `reduce_scatter_single` does for each pair of tensors."""
-        work = SimWork(None, None, outputs)
-        for output, given in zip(outputs, inputs, strict=True):
-            work = self.reduce_scatter_single(output, given, opts)
-        work._outputs = list(outputs)
-        return work
+        return self._pairs(self.reduce_scatter_single, outputs, inputs, opts)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 

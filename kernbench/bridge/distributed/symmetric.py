@@ -93,6 +93,9 @@ class SymmetricMemory(Handle):
         Args:
             group_name: The group that `rendezvous` takes if it is given none.
             alloc_id: Must be None.
+
+        Raises:
+            UnsupportedError: If it is not, or the device is the host.
         """
         if alloc_id is not None:
             raise not_simulated("empty_strided_p2p(alloc_id=...)", "leave alloc_id out")
@@ -181,12 +184,7 @@ def _ready(name: str) -> Rank:
     return rank
 
 
-_WRITTEN_IN_PYTHON: Final = frozenset(
-    (
-        *("fused_all_gather_matmul", "fused_matmul_reduce_scatter", "get_remote_tensors"),
-        *("_low_contention_all_gather", "_low_contention_reduce_scatter"),
-    )
-)
+_WRITTEN_IN_PYTHON: Final = ("fused_all_gather_matmul", "get_remote_tensors")
 """Operations of `torch.ops.symm_mem` that PyTorch itself makes of handles, copies and products."""
 
 

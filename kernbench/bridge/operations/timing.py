@@ -51,7 +51,8 @@ from kernbench.errors import not_simulated
 from kernbench.process.act import Alone, act
 from kernbench.process.process import Process
 from kernbench.runtime_api.refused_names import REFUSED
-from kernbench.symmetric.links import Reach
+from kernbench.symmetric.links import as_they_are
+from kernbench.symmetric.visits import action_of, wrote
 
 _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
 _FAKE: Final = torch._C._TorchDispatchModeKey.FAKE
@@ -295,11 +296,14 @@ class TimeMode(TorchDispatchMode):
         if args and cost.lists:  # the first argument may be a number
             tensors = next((len(one) for one in args if type(one) in _LISTS), 0)
             self.eager.spend(self.eager.calls.tensor * tensors)
-        moves = self._hazards.moves
-        if moves:
-            self._hazards.moves = []
-            reach = Reach(self._engine, self._device.compute, duration, moves)
-            act(process, cost.name, "compute", stream, reach)
+        moves, written = self._hazards.moves, self._hazards.written
+        if moves or written:
+            self._hazards.moves, self._hazards.written = [], []
+            # Bytes as they are go by an engine that only copies.
+            copies = bool(moves) and cost.name == _COPY.name and as_they_are(*args[:2])
+            resource = None if copies else self._device.compute
+            work = action_of(self._engine, resource, 0 if copies else duration, None, moves)
+            wrote(process, written, act(process, cost.name, "compute", stream, work).done)
             return
         self._alone.issue(cost.name, stream, duration)
 
@@ -371,6 +375,9 @@ class TimeMode(TorchDispatchMode):
                 )
             elif to_device:
                 self._issue(_COPY, _COPY.duration(self._library, (to, given), {}, to))
+        done = self._process.current_stream(self._rank.sip).tail
+        if self._hazards.written and done is not None:
+            wrote(self._process, self._hazards.written, done)
         return True
 
     def uploaded(self, made: torch.Tensor) -> None:

@@ -22,6 +22,7 @@ from kernbench.errors import is_ours
 from kernbench.process.access import Verb
 from kernbench.sim_engine.command import Command, Stream
 from kernbench.symmetric.links import Move
+from kernbench.symmetric.regions import Block
 from kernbench.tensors.tensor import Tensor
 
 _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
@@ -50,12 +51,14 @@ class Hazards:
             hold nothing yet, of which `Held.direct` tells.
         unwritten: The storages that hold nothing yet, wholly or in part.
         moves: What the operation that was looked at last moves over links.
+        written: Symmetric memory that it writes: its first byte, and the one after the last.
         tables: Addresses at which addresses of symmetric memory lie.
     """
 
     def __init__(self, rank: Rank) -> None:
         self.alert = self.watch = self._shares = False
         self.moves: list[Move] = []
+        self.written: list[tuple[Block, int, int]] = []
         self.tables: Final[set[int]] = set()
         self._rank = rank
         self._used: dict[Held, None] = {}
@@ -105,12 +108,14 @@ class Hazards:
         # As in `process.act`: what an operation in place does too early is that it writes.
         if operands.writes:
             tensors.sort(key=_reads)
-        self.moves = []
+        self.moves, self.written = [], []
         for tensor, verb in tensors if self._shares and not operands.free else ():
             held = STORAGES.get(tensor.untyped_storage()._cdata)
             if held is not None and held.shared is not None:
                 nbytes = tensor.numel() * tensor.element_size()
                 self.moves += held.shared.moves(self._rank.sip, nbytes, writes=verb == "wrote")
+                if verb == "wrote":
+                    self.written.append((held.shared, *held.window_of(tensor).extent()))
         for tensor, verb in tensors if self.alert else ():
             held = STORAGES.get(tensor.untyped_storage()._cdata)
             if held is None or operands.free:

@@ -5,25 +5,13 @@ first further stream on, each operation is told to the guards of its storages. W
 stream only read before that is not known.
 """
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import torch
 
 from kernbench.bridge.base.here import Rank
 from kernbench.bridge.tensors.storages import Held
-from kernbench.errors import CallSite
-from kernbench.process.access import Access, Left, Verb
-from kernbench.sim_engine.op_log import Category
-
-
-class Asked(NamedTuple):
-    """An operation that has been issued, as reports name it."""
-
-    name: str
-    issued: int
-    site: CallSite | None
-    category: Category = "compute"
-
+from kernbench.process.access import Access, Asked, Left, Verb
 
 _EARLIER: Final = Asked("an earlier operation", 0, None)
 """What a rank did while it had one stream, of which only the number is kept."""
