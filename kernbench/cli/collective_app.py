@@ -6,17 +6,21 @@ from typing import Annotated
 import typer
 
 app = typer.Typer(
-    help="Prove, show, time, write and search collective algorithms in files of MSCCL XML.",
+    help="Prove, show, time, write and search collectives in files of MSCCL XML or MSCCL++.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="A file of MSCCL XML.")]
+File = Annotated[
+    Path, typer.Argument(metavar="FILE", help="A file of MSCCL XML, or a plan of MSCCL++.")
+]
 
 
 @app.command()
 def check(
-    files: Annotated[list[Path], typer.Argument(metavar="FILES", help="Files of MSCCL XML.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILES", help="Files of MSCCL XML, or plans of MSCCL++.")
+    ],
     slots: Annotated[
         int | None,
         typer.Option(min=1, help="Places of a connection; default: what the file's protocol has."),
