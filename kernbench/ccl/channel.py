@@ -94,6 +94,7 @@ class ChannelPlan:
             scratch=scratch,
             channel=setting.channel,
             channels=setting.channels,
+            of_chunks=setting.of_chunks,
         )
 
     @cached_property

@@ -337,8 +337,8 @@ def _wrong_names(loaded: Loaded[CclFile]) -> Iterator[Problem]:
         if (not spec.module) == (spec.file is None):
             text = "expected one of module and file"
             yield loaded.problem("F1" if not spec.module else "F12", f"algorithms.{name}", text)
-        if spec.file is not None and (spec.channels, spec.rails) != (1, 1):
-            text = "expected neither channels nor rails: a file has its own"
+        if spec.file is not None and (spec.channels, spec.links, spec.rails) != (1, 1, 1):
+            text = "expected neither channels, links nor rails: a file has its own"
             yield loaded.problem("F12", f"algorithms.{name}", text)
     for name, queue in file.queues.items():
         if queue.line is not None and queue.line.payload > queue.line.size:

@@ -23,6 +23,8 @@ class Layout:
         align: Number of elements; chunks begin at multiples of it inside their block.
         scratch: Number of scratch blocks, each as large as the first block.
         channels: Number of channels, and so of shares of a block.
+        of_chunks: Whether channels share each chunk of a block, and not the block: chunks are then
+            of the same elements with any number of channels, and chunks in a row do not lie in one.
     """
 
     def __init__(
@@ -34,20 +36,27 @@ class Layout:
         scratch: int = 0,
         channel: int = 0,
         channels: int = 1,
+        of_chunks: bool = False,
     ) -> None:
         blocks = np.concatenate([blocks, np.repeat(blocks[:, :1], scratch, axis=1)], axis=1)
         self.parts: Final = parts
         self._ends: Final = np.cumsum(blocks, axis=1)
-        share = _aligned(blocks, channels, align)
-        low = np.minimum(channel * share, blocks)
-        size = np.minimum((channel + 1) * share, blocks) - low
+        low, size = np.zeros_like(blocks), blocks
+        if not of_chunks:
+            low, size = _shared(blocks, channel, channels, align)
         nominal = _aligned(size, parts, align)
         steps = np.arange(parts + 1)
         borders = np.minimum(nominal[..., None] * steps, size[..., None])
         first = (self._ends - blocks + low)[..., None]
+        begins, sizes = first + borders[..., :-1], borders[..., 1:] - borders[..., :-1]
+        if of_chunks:
+            full = nominal[..., None]
+            nominal = _shared(full, channel, channels, align, full)[1][..., 0]
+            low, sizes = _shared(sizes, channel, channels, align, full)
+            begins = begins + low
         rows = len(blocks)
-        self.begins: Final[Ints] = (first + borders[..., :-1]).reshape(rows, -1)
-        self.sizes: Final[Ints] = (borders[..., 1:] - borders[..., :-1]).reshape(rows, -1)
+        self.begins: Final[Ints] = begins.reshape(rows, -1)
+        self.sizes: Final[Ints] = sizes.reshape(rows, -1)
         self._nominal: Final[Ints] = np.repeat(nominal, parts, axis=1)
 
     @property
@@ -156,6 +165,20 @@ def _aligned(sizes: Ints, parts: int, align: int) -> Ints:
     even = -(-sizes // parts)
     aligned: Ints = -(-even // align) * align
     return aligned
+
+
+def _shared(
+    sizes: Ints, channel: int, channels: int, align: int, full: Ints | None = None
+) -> tuple[Ints, Ints]:
+    """Returns where a channel's share of some elements begins in them, and how many it has.
+
+    Args:
+        sizes: Elements.
+        full: Elements of which shares are cut, if these are not always as many; None for `sizes`.
+    """
+    share = _aligned(sizes if full is None else full, channels, align)
+    low = np.minimum(channel * share, sizes)
+    return low, np.minimum((channel + 1) * share, sizes) - low
 
 
 def full_messages(share: int, piece: int, align: int) -> int:

@@ -124,6 +124,7 @@ class Setting:
         channel: Number of the share of each block.
         channels: Number of shares of each block.
         messages: Number of full messages that the largest block takes; at least 1.
+        of_chunks: Whether channels share each chunk, and not each block.
     """
 
     operation: str
@@ -133,6 +134,7 @@ class Setting:
     channel: int = 0
     channels: int = 1
     messages: int = 1
+    of_chunks: bool = False
 
     @property
     def default_parts(self) -> int:

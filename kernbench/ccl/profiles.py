@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
 from kernbench.ccl.operations import OPERATIONS
+from kernbench.ccl.plan import Algorithm
 from kernbench.config.schema import Bare, Range
 from kernbench.topology.spec import Latency
 from kernbench.units import PS_PER_S, Bandwidth, Bytes
@@ -25,11 +26,17 @@ class Scope(NamedTuple):
         ranks: Ranks that take part.
         least: Fewest bytes of all blocks together.
         most: Most bytes of them.
+        ways: To how many others a rank sends at a time, at most.
+        pairs: Ranks between which messages go.
+        over_links: The program, for several channels that send over a link each.
     """
 
     ranks: int
     least: int
     most: int
+    ways: int
+    pairs: frozenset[tuple[int, int]]
+    over_links: Algorithm
 
     def holds(self, ranks: int, nbytes: int) -> bool:
         """Returns whether a call of so many ranks and bytes is one that the file is for."""

@@ -2,14 +2,19 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from kernbench.ccl.config import Chosen
 from kernbench.ccl.layout import full_messages
 from kernbench.ccl.plan import Algorithm, Plan, Setting, plan_of
+from kernbench.ccl.profiles import Scope
 from kernbench.ccl.rails import Pair, Rails, rails_of
 from kernbench.ccl.walker import Along
 from kernbench.topology import Topology
 from kernbench.units import Bandwidth
+
+_EACH: Final = 2
+"""Channels of a file for each link of a rank: one sends while the other waits for what comes."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +72,16 @@ def programs_of(
     rails = rails_of(topology, sips, chosen.rails)
     grid = topology.grid(sips) if rails is None else (n,)
     channels, on_walk = channels_of(chosen, topology, sips)
+    of_chunks = chosen.scope is not None and channels > 1
+    if chosen.scope is not None and of_chunks:
+        algorithm = chosen.scope.over_links
     found = []
     for number in range(channels):
         walk, program = number // on_walk, algorithm
         if rails is not None:
             program = Along(algorithm, operation, rails.walks[walk], on_walk)
-        setting = Setting(operation, n, root, grid, number, channels, messages(channels))
+        most = messages(channels)
+        setting = Setting(operation, n, root, grid, number, channels, most, of_chunks)
         found.append(ChannelProgram(program, setting, rails, walk, on_walk))
     return found
 
@@ -90,9 +99,22 @@ def channels_of(chosen: Chosen, topology: Topology, sips: tuple[int, ...]) -> tu
     walks = 1 if rails is None or chosen.only_first else len(rails.walks)
     links = 1 if chosen.links == 1 else min(chosen.links, topology.links_out(sips))
     on_walk = chosen.channels * links
+    if chosen.scope is not None:
+        links = _links_of(chosen.scope, topology, sips)
+        on_walk = links * _EACH if links > 1 else 1
     if links > 1:
         on_walk = min(on_walk, min(topology.num_pes(sip) for sip in sips) // walks)
     return walks * on_walk, on_walk
+
+
+def _links_of(scope: Scope, topology: Topology, sips: tuple[int, ...]) -> int:
+    """Returns how many links a file's channels send over, each to another peer of a rank.
+
+    Only where all messages have links of their own: else channels meet on links, each time anew.
+    """
+    ways = min(scope.ways, topology.links_out(sips))
+    own = ways > 1 and topology.linked((sips[one], sips[other]) for one, other in scope.pairs)
+    return ways if own else 1
 
 
 def most_messages(block: int, piece: int, align: int) -> Callable[[int], int]:

@@ -8,17 +8,21 @@ import typer
 from kernbench.cli.program_command import Plain
 
 app = typer.Typer(
-    help="Prove, show, time, write and search collective algorithms in files of MSCCL XML.",
+    help="Prove, show, time, write and search collectives in files of MSCCL XML or MSCCL++.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="A file of MSCCL XML.")]
+File = Annotated[
+    Path, typer.Argument(metavar="FILE", help="A file of MSCCL XML, or a plan of MSCCL++.")
+]
 
 
 @app.command(cls=Plain)
 def check(
-    files: Annotated[list[Path], typer.Argument(metavar="FILES", help="Files of MSCCL XML.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILES", help="Files of MSCCL XML, or plans of MSCCL++.")
+    ],
     slots: Annotated[
         int | None,
         typer.Option(

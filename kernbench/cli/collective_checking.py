@@ -29,14 +29,12 @@ def check_files(
     for path in files:
         try:
             file = load(path)
+            if slots is not None and file.plan is not None:
+                raise UsageError(f"--slots: {path} is a plan of MSCCL++, whose puts wait for none")
         except KernbenchError as error:
             found = failed(error)
             code = max(code, Exit(found))
             told.append({"file": str(path), "error": error.as_json()})
-            continue
-        if slots is not None and file.plan is not None:
-            told_now = UsageError(f"--slots: {path} is a plan of MSCCL++, whose puts wait for none")
-            code = max(code, Exit(failed(told_now)))
             continue
         verdict = prove(file, slots)
         print("\n".join(_lines(file, verdict, verbose=verbose)))

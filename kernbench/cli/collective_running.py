@@ -12,7 +12,7 @@ from kernbench.ccl.cut_bound import cut_bound
 from kernbench.ccl.files.blocks import Blocks
 from kernbench.ccl.files.load import load
 from kernbench.ccl.files.picture import as_svg, as_text
-from kernbench.ccl.files.program import module_of
+from kernbench.ccl.files.program import module_of, scope_of
 from kernbench.ccl.files.prove import prove
 from kernbench.ccl.files.search import HALVES, gathering_rounds, plan_for
 from kernbench.ccl.files.write import as_xml
@@ -216,4 +216,5 @@ def _chosen(file: Blocks, module: ModuleType, topology: Topology) -> Chosen:
     ]
     plain = [name for name, spec in algorithms.items() if spec.queue is None and not spec.file]
     like = choose(loaded, path, (fitting or plain)[0], system)
-    return replace(like, module=module, channels=1, rails=1, tuning=None, inside=None)
+    own = replace(like, module=module, scope=scope_of(module), tuning=None, inside=None)
+    return replace(own, channels=1, links=1, rails=1)

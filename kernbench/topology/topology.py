@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cached_property
 from itertools import groupby, permutations
@@ -155,7 +155,15 @@ class Topology:
         """
         if len(sips) < 3 or len(sips) - 1 > self.links_out(sips):
             return False
-        return self._joined.issuperset(permutations(sips, 2))
+        return self.linked(permutations(sips, 2))
+
+    def linked(self, pairs: Iterable[tuple[int, int]]) -> bool:
+        """Returns whether each pair of SIPs has a link of its own.
+
+        Args:
+            pairs: Numbers of two SIPs each.
+        """
+        return self._joined.issuperset(pairs)
 
     @cached_property
     def _joined(self) -> frozenset[tuple[int, int]]:

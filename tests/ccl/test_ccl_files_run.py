@@ -2,7 +2,9 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import ccl_files
 import numpy as np
@@ -12,11 +14,13 @@ from ccl_machine import planned, shipped_algorithm
 from ccl_operations import draw, even, execute, expected, simulate
 
 from kernbench.ccl.algorithms import ring
+from kernbench.ccl.alone import time_alone
 from kernbench.ccl.config import Chosen, choose, load_ccl, shipped_ccl_file
 from kernbench.ccl.files import msccl_xml
 from kernbench.ccl.files.blocks import Blocks
 from kernbench.ccl.files.lower import lower
 from kernbench.ccl.files.program import Program
+from kernbench.ccl.programs import channels_of
 from kernbench.ccl.tuner import Choices
 from kernbench.config.problems import ConfigError
 from kernbench.errors import UnsupportedError, UsageError
@@ -72,9 +76,6 @@ def test_sums_are_rounded_in_the_order_of_the_file(
 
 
 def chosen_of(program: Program, file: Blocks) -> Chosen:
-    from dataclasses import replace
-    from types import ModuleType
-
     module = ModuleType("a")
     setattr(module, file.operation, program)
     return replace(shipped_algorithm(), name="a", module=module, path=Path("x"), align=1)
@@ -179,7 +180,7 @@ def test_a_wrong_file_is_not_run(tmp_path: Path) -> None:
     [
         ("{file: a.xml, module: b}", "expected one of module and file"),
         ("{description: nothing}", "expected one of module and file"),
-        ("{file: a.xml, channels: 2}", "expected neither channels nor rails"),
+        ("{file: a.xml, channels: 2}", "expected neither channels, links nor rails"),
     ],
 )
 def test_an_entry_has_a_module_or_a_file(tmp_path: Path, entry: str, told: str) -> None:
@@ -219,6 +220,75 @@ def test_auto_goes_to_the_shipped_algorithms_where_no_file_serves(
     choices = Choices(path, (), topology("sip8"))
     assert choices.choose("all_reduce", 4096, range(4)).name == "mine"
     assert choices.choose("all_reduce", 4096, range(8)).path == shipped_ccl_file()
+
+
+# Over several links at once
+
+
+@pytest.mark.parametrize(
+    ("machine", "name", "channels"),
+    [
+        ("mi300x8", "all pairs", 14),  # 7 links of a rank, and two channels each
+        ("mi300x8", "ring", 1),  # a ring sends over one link
+        ("sip8", "two rings", 4),
+        ("sip8", "all pairs", 1),  # most pairs of a ring of SIPs have no link of their own
+        ("h200x8", "all pairs", 1),  # a port each
+    ],
+)
+def test_a_file_has_channels_for_links_that_are_its_messages_own(
+    tmp_path: Path, topology: Callable[[str], Topology], machine: str, name: str, channels: int
+) -> None:
+    chosen = named(tmp_path, EIGHT[name]())
+    assert channels_of(chosen, topology(machine), tuple(range(8)))[0] == channels
+
+
+EIGHT: dict[str, Callable[[], Xml]] = {
+    "all pairs": lambda: ccl_files.all_pairs_all_reduce(8, "Simple"),
+    "all to all": lambda: ccl_files.all_pairs_all_to_all(8),
+    "ring": lambda: ccl_files.ring_all_reduce(8),
+    "two rings": lambda: ccl_files.ring_all_reduce(8, 2),
+}
+
+
+def named(folder: Path, xml: Xml) -> Chosen:
+    """Returns a file as an algorithm of a ccl.yaml."""
+    (folder / "a.xml").write_text(xml.text)
+    path = ccl_file(folder, mine="{file: a.xml, slot_size: 256 KiB}")
+    return choose(load_ccl(path), path, "mine")
+
+
+def test_blocks_side_by_side_get_the_rate_of_all_links(
+    tmp_path: Path, topology: Callable[[str], Topology]
+) -> None:
+    """Of 64 MiB, each of 7 links of 48 GB/s of a rank carries an eighth: 174.8 us."""
+    chosen, size = named(tmp_path, EIGHT["all to all"]()), 64 << 20
+    time = time_alone(topology("mi300x8"), chosen, "all_to_all", 8, size)
+    assert size / 8 / 48e9 * 1e12 <= time < 1.2 * size / 8 / 48e9 * 1e12
+
+
+@pytest.mark.parametrize(
+    ("machine", "name", "each"),  # elements of a chunk: a multiple of its channels' turns
+    [("mi300x8", "all pairs", 60), ("mi300x8", "all to all", 60), ("sip8", "two rings", 64)],
+)
+def test_channels_over_links_compute_the_same_at_the_same_time_in_a_live_run(
+    tmp_path: Path, topology: Callable[[str], Topology], machine: str, name: str, each: int
+) -> None:
+    xml = EIGHT[name]()
+    chosen = named(tmp_path, xml)
+    chosen = replace(chosen, queue=replace(chosen.queue, slot_size=8))  # two elements
+    blocks = msccl_xml.read("a.xml", xml.text)
+    case = even(blocks.operation, 8, each * blocks.share)
+    given = draw(case, np.float32)
+    runs = [
+        simulate(topology(machine), chosen, case, given, fidelity=fidelity)
+        for fidelity in ("kernel", "tile")
+    ]
+    assert runs[0].ends == runs[1].ends
+    inputs = [list(values.reshape(-1, each)) for values in given]
+    wanted = outputs_of(xml.root, 2, random.Random(0), inputs)
+    for run in runs:
+        for got, chunks in zip(run.taken, wanted, strict=True):
+            assert got.tobytes() == np.concatenate(chunks).tobytes()
 
 
 def test_parts_of_one_message_are_one_message() -> None:

@@ -3,7 +3,7 @@
 import copy
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -264,6 +264,29 @@ def test_what_is_no_json_is_told_with_its_place(text: str, told: str) -> None:
     with pytest.raises(ConfigError) as caught:
         mscclpp_json.read("a.json", text)
     assert told in str(caught.value)
+
+
+def places_in(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yields every object or list below a value, with each of its keys or numbers."""
+    keys = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, each in list(keys):
+        yield value, key
+        if isinstance(each, dict | list):
+            yield from places_in(each)
+
+
+def test_any_value_in_place_of_another_is_read_or_told() -> None:
+    rng, told = random.Random(0), 0
+    values = [None, True, -1, 0, 3, 10**6, 1.5, "x", "", [], {}, [1], {"a": 1}]
+    for _ in range(400):
+        root = json.loads(PLANS[rng.choice(list(PLANS))]().text)
+        at, key = rng.choice(list(places_in(root)))
+        at[key] = copy.deepcopy(rng.choice(values))
+        try:
+            prove(blocks_of(root))
+        except (ConfigError, UnsupportedError):
+            told += 1
+    assert told > 200
 
 
 def test_all_problems_of_a_plan_are_told_at_once() -> None:

@@ -1,6 +1,7 @@
 """`kernbench collective`: exit codes, and what is printed."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,32 @@ def test_rounds_share_no_link_and_the_bound_is_the_smallest_cut() -> None:
     assert of_switch is not None
     assert of_ring.time == 70_000_000
     assert int(of_switch.time) == 2 * 7_000_000 * 10**12 // 361 // 10**9
+
+
+def plan(folder: Path, *, signals: bool) -> Path:
+    """Writes a plan of one rank, whose block copies its input by way of scratch."""
+    ends = [{"type": buffer, "index": 0, "size": 1} for buffer in "iso"]
+    ops = [{"name": "copy", "src_buff": [a], "dst_buff": [b]} for a, b in pairwise(ends)]
+    ops[1:1] = [{"name": "nop"}] if signals else []
+    block = {"id": 0, "ops": ops, "channels": []}
+    extents = {"input_chunks": 1, "output_chunks": 1, "scratch_chunks": 1}
+    gpu = {"id": 0, **extents, "threadblocks": [block], "channels": []}
+    root = {"name": "copies", "collective": "allgather", "protocol": "Simple", "inplace": False}
+    path = folder / f"{signals}.json"
+    path.write_text(json.dumps({**root, "gpus": [gpu]}))
+    return path
+
+
+def test_a_plan_is_checked_and_shown(tmp_path: Path) -> None:
+    right, wrong = plan(tmp_path, signals=True), plan(tmp_path, signals=False)
+    assert kernbench("check", right) == (
+        0,
+        f"{right}: all_gather of 1 ranks, Simple, out of place\n"
+        "  proved for every schedule\n"
+        "  by one run: 3 steps of 1 blocks, 4 accesses without a race, 0 chunks sent\n",
+    )
+    code, text = kernbench("check", wrong)
+    assert code == 1
+    assert "race: " in text
+    assert kernbench("check", right, "--slots", 2)[0] == 2
+    assert kernbench("show", right)[1].splitlines()[1].split()[-2:] == ["copy", "copy"]

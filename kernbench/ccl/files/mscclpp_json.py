@@ -140,9 +140,10 @@ class _Reader(Values):
         """
         found = self.root.value
         gpus = found.get("gpus") if isinstance(found, dict) else None
-        if not (gpus and isinstance(gpus.value, list) and isinstance(gpus.value[0].value, dict)):
+        listed = gpus.value if gpus and isinstance(gpus.value, list) else []
+        if not (listed and isinstance(listed[0].value, dict)):
             return
-        gpu = gpus.value[0].value
+        gpu = listed[0].value
         older = [key for key in ("inputChunks", "i_chunks", "chunkGroups") if key in gpu]
         channels = gpu.get("channels")
         for each in channels.value if channels and isinstance(channels.value, list) else ():

@@ -271,7 +271,7 @@ class Operations:
             self.values.add(given["name"], where, "expected a key iter_context", "F1")
             return
         context = self.values.fields(given["iter_context"], "", where)
-        chunks = self.values.number(context.get("num_chunks"), f"{where} num_chunks", 1)
+        chunks = self.values.number(context.get("num_chunks"), f"{where} num_chunks", 1, 1 << 12)
         self.values.number(context.get("unit_size"), f"{where} unit_size", 1)
         inner: list[Deed] = []
         for item in self.values.items(given, "ops", where):

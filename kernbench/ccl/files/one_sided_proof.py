@@ -345,8 +345,10 @@ class Run:
         file, plan = self.file, self.plan
         outputs = file.share if file.operation == "reduce_scatter" else file.chunks
         ends = [[0, 0] for _ in range(file.ranks)]
+        # What ports do is no end of a block: a rank may end before it.
+        proxied = {done for each in self._proxies.values() for _, done in each}
         for own, (place, _) in enumerate(self._who):
-            if place != NOBODY and own not in self._proxied:
+            if place != NOBODY and own not in proxied:
                 end = ends[plan.groups[place].rank]
                 end[0] |= self._runs[own]
                 end[1] |= self._sees[own]
@@ -379,18 +381,6 @@ class Run:
                         text = plan.where(plan.groups[place], number)
                         text += f" reads rank {rank}'s memory, which nothing orders before the"
                         self._tell("late", f"{text} rank's end: what follows may write there")
-
-    @property
-    def _proxied(self) -> set[int]:
-        """Numbers in the run of what ports do; a block that has ended has not waited for it."""
-        found: set[int] = set()
-        seen: set[tuple[int, int]] = set()
-        for own, who in enumerate(self._who):
-            deed = None if who[0] == NOBODY else self.plan.groups[who[0]].deeds[who[1]]
-            if deed is not None and deed.ports and who in seen:
-                found.add(own)
-            seen.add(who)
-        return found
 
     def deadlock(self) -> str:
         """Returns who waits for whom, from a block that cannot go on."""

@@ -34,10 +34,13 @@ class Program:
 
     Args:
         lowered: The file as rounds.
+        over_links: Whether channels share each chunk, and send over a link each: the file is then
+            repeated in any case, so that messages to all peers leave at once.
     """
 
-    def __init__(self, lowered: Lowered) -> None:
+    def __init__(self, lowered: Lowered, *, over_links: bool = False) -> None:
         self.lowered = lowered
+        self.over_links = over_links
 
     def __call__(self, comm: Comm) -> None:
         """Exchanges what the file says.
@@ -52,30 +55,33 @@ class Program:
                 hint="name another algorithm for this group",
                 code="F12",
             )
-        turns = -(-comm.messages // lowered.parts) if lowered.buffered else 1
+        looped = lowered.buffered or self.over_links
+        turns = -(-comm.messages // lowered.parts) if looped else 1
         single = comm.messages * lowered.widest <= lowered.parts * turns
         comm.cut(lowered.parts * turns, lowered.scratch)
-        exchanges = list(self._of(comm.rank, at_once=single))
+        exchanges = list(self._of(comm.rank, comm.channel, at_once=single))
         for turn in range(turns):
             for one in exchanges:
                 self._exchange(comm, one, turns, turn)
 
     def _exchange(self, comm: Comm, one: _Exchange, turns: int, turn: int) -> None:
-        # Parts of chunks in a row do not lie in a row.
-        for chunk in range(one.span if turns > 1 else 1):
+        # Parts of chunks in a row do not lie in a row, nor do shares.
+        apart = turns > 1 or self.over_links
+        for chunk in range(one.span if apart else 1):
             comm.exchange(
                 send=_part(one.send, chunk, turns, turn),
                 to=one.to,
                 receive=_part(one.receive, chunk, turns, turn),
                 source=one.source,
                 combine="reduce" if one.adds else "copy",
-                span=1 if turns > 1 else one.span,
+                span=1 if apart else one.span,
             )
 
-    def _of(self, rank: Any, *, at_once: bool) -> Iterator[_Exchange]:
+    def _of(self, rank: Any, channel: int, *, at_once: bool) -> Iterator[_Exchange]:
         """Yields the exchanges of a rank.
 
         Args:
+            channel: Number of the channel.
             at_once: Whether each transfer is a single message.
         """
         for each in self.lowered.rounds:
@@ -85,7 +91,11 @@ class Program:
                         yield _Exchange(one.source, rank, one.target, rank, one.adds, one.span)
                 elif one.receiver == rank:
                     yield _arriving(one)
-            for group in _groups(each.matchings) if at_once else [[m] for m in each.matchings]:
+            # They depend on nothing of each other: each channel begins with another, so that as
+            # many as a rank sends to keep a link to each of these busy all the time.
+            begin = channel % max(len(each.matchings), 1)
+            matchings = [*each.matchings[begin:], *each.matchings[:begin]]
+            for group in _groups(matchings) if at_once else [[m] for m in matchings]:
                 if len(group) == 1:
                     yield from _both(group[0], rank)
                     continue
@@ -157,9 +167,8 @@ def module_of(path: Path) -> ModuleType:
 
 def scope_of(module: ModuleType) -> Scope:
     """Returns what the file is for that a module of `module_of` stands for."""
-    (program,) = (one for one in vars(module).values() if isinstance(one, Program))
-    file = program.lowered.file
-    return Scope(file.ranks, *file.sizes)
+    scope: Scope = module.scope
+    return scope
 
 
 @cached("ccl.collective_files")
@@ -167,5 +176,9 @@ def _module(path: Path, _content: bytes) -> ModuleType:
     lowered = lower(load(path))
     module = ModuleType(path.stem)
     module.__file__ = str(path)
-    setattr(module, lowered.file.operation, Program(lowered))
+    file = lowered.file
+    setattr(module, file.operation, Program(lowered))
+    over_links = Program(lowered, over_links=True)
+    scope = Scope(file.ranks, *file.sizes, lowered.ways, lowered.pairs, over_links)
+    module.scope = scope  # type: ignore[attr-defined]
     return module

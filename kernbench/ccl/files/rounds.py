@@ -1,5 +1,6 @@
 """A file as rounds of transfers and moves."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -65,6 +66,25 @@ class Lowered:
     parts: int
     scratch: int
     rounds: tuple[Round, ...]
+
+    @property
+    def ways(self) -> int:
+        """To how many others a rank sends at a time, at most."""
+        found = 1
+        for each in self.rounds:
+            ends = {(one.sender, one.receiver) for group in each.matchings for one in group}
+            found = max([found, *Counter(sender for sender, _ in ends).values()])
+        return found
+
+    @property
+    def pairs(self) -> frozenset[tuple[int, int]]:
+        """Ranks between which messages go: sender and receiver."""
+        return frozenset(
+            (one.sender, one.receiver)
+            for each in self.rounds
+            for one in each.touched
+            if isinstance(one, Transfer)
+        )
 
     @property
     def buffered(self) -> bool:
