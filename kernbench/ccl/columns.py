@@ -5,6 +5,7 @@ row of it is the row before moved by one rank, and most other rows are all alike
 views of an array with a number for each step and each rank.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -99,6 +100,26 @@ class Column:
             self._give_up(row)
         self._last = row
         self._count += 1
+
+    def extend(self, rows: Sequence[Any]) -> None:
+        """Adds several steps, all of them numbers, or all of them an `Around`.
+
+        Args:
+            rows: See `append`; at least one.
+        """
+        around = isinstance(rows[0], Around)
+        if around and self._places is None and not self._count:
+            self._places, self._numbers = [], None
+        if around and self._places is not None:
+            self._places += [row.places for row in rows]
+        elif not around and self._numbers is not None:
+            self._numbers += map(int, rows)
+        else:
+            for row in rows:
+                self.append(row)
+            return
+        self._last = rows[-1]
+        self._count += len(rows)
 
     def _append_around(self, row: Around) -> None:
         if self._places is None and not self._count:

@@ -467,6 +467,7 @@ class _Recorder:
         self.cutting = Cutting(setting)
         self.steps: Final = [Column(setting.world_size) for _ in range(6)]
         self.count = 0
+        self._plain: list[tuple[Any, ...]] = []
         self._messages = setting.messages
         self._asked = asked
 
@@ -496,13 +497,40 @@ class _Recorder:
         combine: Combine = "copy",
         span: Any = 1,
     ) -> None:
+        if (
+            type(send) is type(to) is type(receive) is type(source) is Around
+            and type(span) is int
+            and span == 1
+            and self._plain
+            and send.wrapped
+            and to.wrapped
+            and receive.wrapped
+            and source.wrapped
+            and combine in {"reduce", "copy"}
+        ):
+            # As the one before, which was checked: only the places are others.
+            self._plain.append((send, to, receive, source, combine == "reduce", span))
+            self.count += 1
+            return
         self.cutting.check(send, to, receive, source, combine, span)
+        if type(send) is type(to) is type(receive) is type(source) is Around and span == 1:
+            self._plain.append((send, to, receive, source, combine == "reduce", span))
+            self.count += 1
+            return
+        self.write()
         # Copies, since an array may be changed in place where a number would be replaced.
         step = (send, to, receive, source, combine == "reduce", span)
         for column, value in zip(self.steps, step, strict=True):
             many = isinstance(value, np.ndarray)
             column.append(value.astype(self.cutting.dtype) if many else value)
         self.count += 1
+
+    def write(self) -> None:
+        """Writes down the steps round the ring that were only noted."""
+        if self._plain:
+            for column, values in zip(self.steps, zip(*self._plain, strict=True), strict=True):
+                column.extend(values)
+            self._plain.clear()
 
 
 class Recording(NamedTuple):
@@ -582,6 +610,7 @@ def _record_all(algorithm: Algorithm, everyone: _Recorder) -> _Recorder | None:
         raise
     except Exception:
         return None  # an error of the algorithm itself comes again when it runs with a number
+    everyone.write()
     return everyone
 
 

@@ -78,3 +78,4 @@ def freeze(process: Process, now: int) -> None:
     process.recent.clear()
     process.recent.extend(calls)
     process.joined.clear()
+    process.latest = None

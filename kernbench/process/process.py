@@ -186,8 +186,9 @@ class Process:
         seen: Number of the last command that the host has waited for, by stream.
         alive: Whether the rank's function is still running.
         locals: The process's values of `RankLocal` variables.
-        joined: Commands of the rank in collectives and messages, the oldest first; those at the
-            front may be complete.
+        joined: Commands of the rank in collectives and messages, by the line that each is in, the
+            oldest first; those at the front may be complete. See `ranks.meeting.Exchange.line`.
+        latest: The latest of all these commands.
         recent: The rank's latest calls of collectives and messages.
         heard: Called with each meeting of ranks that the rank joins (a collective, a message, a
             creation of groups), with the views that it gives, and with what its command does;
@@ -232,6 +233,7 @@ class Process:
         "issued_at_read",
         "joined",
         "lately",
+        "latest",
         "locals",
         "memory",
         "noted",
@@ -277,7 +279,8 @@ class Process:
         self.locals: dict[RankLocal[Any], Any] = {}
         self.stopped: dict[str, Any] | None = None
         self._side_streams: dict[tuple[str, int], Stream] = {}
-        self.joined: deque[Command] = deque()
+        self.joined: dict[Hashable, deque[Command]] = {}
+        self.latest: Command | None = None
         self.recent: deque[RecentCall] = deque(maxlen=RECENT)
         self.heard: Callable[[object, Sequence[View], Action], Action] | None = None
         self.giving: Callable[[str, Stream, Sequence[Any], Sequence[Any]], None] | None = None

@@ -60,7 +60,7 @@ class ProcessGroup(Gathering[Exchange]):
         self.prepared: Final[Table[object, Prepared]] = Table("distributed.prepared")
 
     def _begin(self, title: str, number: int) -> Exchange:
-        return Exchange(title, number, self.ranks)
+        return Exchange(title, number, self.ranks, line=self)
 
     @property
     def group_name(self) -> str:

@@ -1,7 +1,7 @@
 """Meetings of ranks: the call of each rank, and the terms on which all calls must agree."""
 
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -231,6 +231,7 @@ class Exchange(Meeting):
         joint: State that the ranks share; None until the first rank has made it.
         args: Log entries that are the same for all ranks' commands; None if they differ.
         mail: Values that travel beside the simulated bytes, by the global rank that gave them.
+        line: The group, whose collectives run one after another on each rank; None for a message.
     """
 
     is_message: ClassVar[bool] = False
@@ -238,12 +239,18 @@ class Exchange(Meeting):
     joint: Joint | None = None
     args: Mapping[str, Any] | None = None
     mail: dict[int, Any] = field(default_factory=dict)
+    line: Hashable = None
 
     def issued(self, process: Process, command: Command) -> None:
         """See `process.Part`."""
         call = self.calls[process.rank]
         call.command = command
-        joined = process.joined
+        process.latest = command
+        # What the host calls and what the device does of a group are lines of their own.
+        key = None if self.line is None else (self.line, command.stream.sip)
+        joined = process.joined.get(key)
+        if joined is None:
+            joined = process.joined[key] = deque()
         while joined and joined[0].done.time is not None:
             joined.popleft()
         joined.append(command)

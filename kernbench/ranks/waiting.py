@@ -5,6 +5,7 @@ block hosts and streams. A head can be released if the missing ranks can reach i
 that nothing outside of the set can release is dead, even while other ranks run on.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -181,13 +182,20 @@ def waits_for(process: Process) -> bool:
             return True
     if world.awaited.get(rank) or world.awaited.get(None):
         return True
-    joined = process.joined
+    return any(_awaited(line, joined) for line, joined in process.joined.items())
+
+
+def _awaited(line: object, joined: deque[Command]) -> bool:
+    """Returns whether somebody has come to a command of a line to which this rank has not."""
     while joined and joined[0].done.time is not None:
         joined.popleft()
     for command in joined:
+        if command.begun:
+            continue
         exchange = command.part
         joint = exchange.joint if isinstance(exchange, Exchange) else None
-        # Somebody has come to it, and this rank has not.
-        if joint is not None and joint.arrived and not command.begun:
+        if joint is not None and joint.arrived:
             return True
+        if line is not None:
+            return False  # who has come to a later one has come to this one before
     return False

@@ -183,8 +183,10 @@ def meet(
         raise
     if process.heard is not None:
         process.heard(meeting, (), OVER)
-    if len(meeting.calls) == 1 and any(rank in world.exited for rank in meeting.absent()):
+    exited = world.exited.keys()
+    if exited and len(meeting.calls) == 1 and not exited.isdisjoint(meeting.absent()):
         world.review()
     made = make(number) if meeting.made is None else meeting.made
-    meeting.made = made if meeting.absent() else None  # groups refer to their meeting
+    # Groups refer to their meeting. Each member calls once: no look for those who have not.
+    meeting.made = made if len(meeting.calls) < len(meeting.members) else None
     return made, meeting

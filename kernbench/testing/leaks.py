@@ -143,6 +143,7 @@ def forget_ranks(ctx: RuntimeContext) -> None:
     for process in ranks:
         process.locals.clear()
         process.joined.clear()
+        process.latest = None
         process.recent.clear()
 
 

@@ -88,12 +88,16 @@ class Topology:
         Raises:
             ValueError: The machine has no such cube.
         """
+        self._check(sip, cube)
+        return cube_name(sip, cube)
+
+    def _check(self, sip: int, cube: int = 0) -> None:
+        """Raises ValueError if the machine has no such cube."""
         if not (0 <= sip < self.world_size and 0 <= cube < self.num_cubes):
             raise ValueError(
                 f"no cube {cube} in SIP {sip}: {self.name} has SIPs 0 to {self.world_size - 1} "
                 f"with cubes 0 to {self.num_cubes - 1}"
             )
-        return cube_name(sip, cube)
 
     def pe_node(self, sip: int, pe: int) -> str:
         """Returns the node of the cube that holds a PE.
@@ -110,14 +114,16 @@ class Topology:
         Raises:
             ValueError: The machine has no such cube.
         """
-        return self._cached_route(src, dst)
+        return self._cached_route(self._place(src), self._place(dst))
 
     def sip_route(self, src_sip: int, dst_sip: int) -> tuple[Link, ...]:
         """Returns the route between the first cubes of two SIPs."""
-        return self.route(self.cube_node(src_sip), self.cube_node(dst_sip))
+        return self._cached_route((src_sip, 0), (dst_sip, 0))
 
-    def _find_route(self, src: str, dst: str) -> tuple[Link, ...]:
-        return self._routes.between(self._place(src), self._place(dst))
+    def _find_route(self, src: tuple[int, int], dst: tuple[int, int]) -> tuple[Link, ...]:
+        self._check(*src)
+        self._check(*dst)
+        return self._routes.between(src, dst)
 
     def _place(self, node: str) -> tuple[int, int]:
         try:
@@ -133,7 +139,7 @@ class Topology:
         Raises:
             ValueError: The machine has no such SIP.
         """
-        self.cube_node(sip)
+        self._check(sip)
         node = self.machine.system.sips.network.node
         return sip // node.size if node is not None else 0
 
@@ -199,8 +205,9 @@ class Topology:
         Raises:
             ValueError: The machine has no such SIP.
         """
-        for sip in sips:
-            self.cube_node(sip)
+        if len(sips):
+            self._check(min(sips))
+            self._check(max(sips))
         system = self.machine.system
         network, extents = system.sips.network, None
         if network.kind == "torus":

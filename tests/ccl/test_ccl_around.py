@@ -10,7 +10,7 @@ from ccl_shipped import shipped
 from kernbench.ccl.algorithms import direct, halving_doubling, ring, two_shot
 from kernbench.ccl.columns import Around
 from kernbench.ccl.estimate import Estimator
-from kernbench.ccl.plan import Algorithm, Comm, Setting, plan_of
+from kernbench.ccl.plan import Algorithm, AlgorithmError, Comm, Setting, plan_of
 from kernbench.topology import Topology
 
 TABLES = ("send", "to", "receive", "source", "reduce", "span")
@@ -53,6 +53,37 @@ def test_a_plan_of_places_is_the_plan_of_ranks(
         assert np.array_equal(*tables), name
     assert (together.in_step, together.in_stages) == (apart.in_step, apart.in_stages)
     assert together.pairs == apart.pairs
+
+
+def _mixed(comm: Comm) -> None:
+    """Steps round a ring, with others between them that have numbers, and chunks in a row."""
+    n = comm.world_size
+    after, before = (comm.rank + 1) % n, (comm.rank - 1) % n
+    for step in range(3):
+        comm.exchange(send=(comm.rank + step) % n, to=after, receive=comm.rank, source=before)
+        if step:
+            comm.exchange(send=step, to=after, receive=step + 1, source=before, combine="reduce")
+        comm.exchange(send=comm.rank, to=before, receive=(comm.rank - step) % n, source=after)
+        comm.exchange(send=0, to=after, receive=0, source=before, span=n)
+
+
+def test_steps_of_places_and_of_numbers_stay_in_their_order() -> None:
+    setting = Setting("all_reduce", 7, 0, (7,))
+    together, apart = plan_of(_mixed, setting), plan_of(by_rank(_mixed), setting)
+    assert together is not None
+    assert apart is not None
+    for name in TABLES:
+        assert np.array_equal(getattr(together, name), getattr(apart, name)), name
+
+
+def test_a_chunk_that_does_not_exist_is_refused_after_many_that_do() -> None:
+    def wrong(comm: Comm) -> None:
+        for _ in range(3):
+            comm.exchange(send=comm.rank, to=comm.rank, receive=comm.rank, source=comm.rank)
+        comm.exchange(send=comm.rank + 1, to=comm.rank, receive=comm.rank, source=comm.rank)
+
+    with pytest.raises(AlgorithmError, match="exchange"):
+        plan_of(wrong, Setting("all_reduce", 4, 0, (4,)))
 
 
 def test_a_plan_of_a_ring_takes_room_for_steps_and_ranks_not_their_product() -> None:

@@ -1,6 +1,7 @@
 """Bytes that move at the last call are those that move at the completion."""
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -139,7 +140,7 @@ def run(
 
         blocks = operation(rank, make)
         if at_call:
-            for command in process.joined:
+            for command in chain(*process.joined.values()):
                 joint = getattr(command.part, "joint", None)
                 assert isinstance(joint, AtCall)
                 before = process.host.clock

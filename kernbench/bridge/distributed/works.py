@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 import torch.distributed.c10d_logger as c10d_logger
@@ -212,7 +212,7 @@ def command_of(work: Any, process: Process) -> Command:
     """Returns the command of the operation that the process has issued last."""
     if isinstance(work, Work):
         return work._command
-    return process.joined[-1]
+    return cast(Command, process.latest)
 
 
 def moved_of(command: Command) -> Event | None:
