@@ -61,6 +61,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="greenlets",
         help="what ranks run on; programs of kernels run on greenlets in any case",
     )
+    parser.addoption(
+        "--megatron", metavar="FOLDER", help="checkout of Megatron-LM, whose own tests are run"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

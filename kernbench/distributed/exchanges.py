@@ -116,8 +116,31 @@ def _note(
     """Notes an uneven exchange for the report of loads, unless a layer of experts notes its own."""
     if process.ranges and process.ranges[-1].startswith("moe "):
         return
-    place, loads = members.ranks.index(process.rank), process.engine.op_log.loads
-    sent = (sum(sends) - sends[place]) * row_bytes
-    ranks, rows = tuple(members.ranks), sum(receives)
-    now = process.host.clock
-    loads.append(Load(process.rank, -1, -1, "exchange", now, ranks, rows, (), None, None, sent))
+    sent = (sum(sends) - sends[members.ranks.index(process.rank)]) * row_bytes
+    rows = sum(receives)
+    note_load(process, -1, -1, "exchange", members.ranks, (), None, None, sent, rows=rows)
+
+
+def note_load(
+    process: Process,
+    layer: int,
+    step: int,
+    direction: str,
+    ranks: Sequence[int],
+    by_expert: Sequence[int],
+    dropped: int | None,
+    padded: int | None,
+    sent: int,
+    *,
+    rows: int | None = None,
+) -> None:
+    """Notes what a rank gets in an exchange of tokens; see `Load`.
+
+    Args:
+        process: The rank.
+        rows: Rows that it got; None for those of its experts.
+    """
+    of_experts = tuple(by_expert)
+    what = sum(of_experts) if rows is None else rows, of_experts, dropped, padded, sent
+    where = process.rank, layer, step, direction, process.host.clock, tuple(ranks)
+    process.engine.op_log.loads.append(Load(*where, *what))

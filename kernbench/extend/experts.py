@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 
 from kernbench.autograd.function import Function
+from kernbench.distributed import exchanges
 from kernbench.kernels.products import Sizes, grouped_ps
 from kernbench.memory import Array
 from kernbench.operations.fused import widened
 from kernbench.process.process import current_process
-from kernbench.routing import Load, Routing
+from kernbench.routing import Routing
 from kernbench.runtime_api.tensor_methods import Tensor
 from kernbench.tensors.errors import TensorError
 from kernbench.tensors.new import new_tensor
@@ -154,19 +155,5 @@ def note_load(
     Raises:
         NoContextError: Outside of any context.
     """
-    process = current_process()
-    process.engine.op_log.loads.append(
-        Load(
-            process.rank,
-            layer,
-            step,
-            direction,
-            process.host.clock,
-            tuple(ranks),
-            sum(by_expert),
-            tuple(by_expert),
-            dropped,
-            padded,
-            sent,
-        )
-    )
+    facts = layer, step, direction, ranks, by_expert, dropped, padded, sent
+    exchanges.note_load(current_process(), *facts)

@@ -84,13 +84,23 @@ class Replacing:
             path: Where to look, as `PathFinder` takes it.
             target: Not used, as by `PathFinder`.
         """
-        if name.partition(".")[0] not in self._libraries:
+        library = name.partition(".")[0] in self._libraries
+        if not library and all(each.module != name for each in self._waiting):
             return None
         spec = PathFinder.find_spec(name, path, target)
         if spec is None or spec.loader is None:
             return None
-        run_within(spec, self._importing)
+        run_within(spec, self._importing if library else self._watching)
         return spec
+
+    @contextlib.contextmanager
+    def _watching(self, module: ModuleType) -> Iterator[None]:
+        """Lets a module of a program run as its others do; then its names are replaced."""
+        yield
+        for each in [each for each in self._waiting if each.module == module.__name__]:
+            self._waiting.remove(each)
+            for patch in each.patches(module):
+                self.add(patch)
 
     @contextlib.contextmanager
     def _importing(self, module: ModuleType) -> Iterator[None]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kernbench.caches import cached
-from kernbench.errors import KernbenchError
+from kernbench.errors import KernbenchError, UnsupportedError
 
 Array = np.ndarray[Any, Any]
 
@@ -82,6 +82,21 @@ class Routing(ABC):
         Raises:
             RoutingError: If it says nothing of this call, or does not fit the program.
         """
+
+    def without_gates(self, asked: Asked) -> Array:
+        """Returns the experts of choices whose weights the program computes itself.
+
+        Raises:
+            RoutingError: As `choices`.
+            UnsupportedError: If the routing has weights, too.
+        """
+        found = self.choices(asked)
+        if found.gates is not None:
+            raise UnsupportedError(
+                f"gates of routing {self.name} for a router that computes its own weights",
+                hint="leave `gates` out of the file",
+            )
+        return found.experts
 
 
 @cached("routing.counts")
