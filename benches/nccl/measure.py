@@ -297,7 +297,13 @@ class _Table:
         return Header(flags.operation, name, self._ranks, algorithm, dials, self._timed)
 
     def _link_bound(self) -> float | None:
-        """Returns the bus bandwidth in GB/s that the links allow to the largest size."""
+        """Returns the bus bandwidth in GB/s that the links allow to the largest size.
+
+        Ranks other than the root leave a gather or a scatter long before its end, so the mean of
+        the ranks' times, which the table has, may pass the bound: there is none for these.
+        """
+        if self._flags.operation in {"gather", "scatter"}:
+            return None
         nbytes, sips, root = self.rows[-1].size_bytes, self._sips, self._flags.root
         bound = self._ctx.choices.bound(
             self._operation, nbytes, sips, root if root < len(sips) else 0
