@@ -268,7 +268,7 @@ class _Table:
     def end(self) -> None:
         """Prints what stands below the rows, and leaves the results for `--json`."""
         limit = self._slot_limit() or self._shortfall()
-        self._ctx.results.append(as_json(self._header(), self.rows, limit))
+        self._ctx.results.append(as_json(self._header(), self.rows, limit, self._link_bound()))
         self._print([*([f"# {limit}"] if limit else []), *footer_lines(self.rows)])
 
     @property
@@ -295,6 +295,23 @@ class _Table:
         algorithm = ctx.choices.name(self._operation)
         name = ctx.engine.topology.name
         return Header(flags.operation, name, self._ranks, algorithm, dials, self._timed)
+
+    def _link_bound(self) -> float | None:
+        """Returns the bus bandwidth in GB/s that the links allow to the largest size.
+
+        Ranks other than the root leave a gather or a scatter long before its end, so the mean of
+        the ranks' times, which the table has, may pass the bound: there is none for these.
+        """
+        if self._flags.operation in {"gather", "scatter"}:
+            return None
+        nbytes, sips, root = self.rows[-1].size_bytes, self._sips, self._flags.root
+        bound = self._ctx.choices.bound(
+            self._operation, nbytes, sips, root if root < len(sips) else 0
+        )
+        if bound is None:
+            return None
+        rate = busbw_factor(self._flags.operation, self._ranks) * nbytes / bound.time
+        return float(f"{1000 * rate:.6g}")
 
     def _shortfall(self) -> str | None:
         """Returns what limits the largest size, if it gets less than half of what links allow."""

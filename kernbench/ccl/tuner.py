@@ -21,7 +21,7 @@ from kernbench.ccl.config import (
     programs_of,
     shipped_ccl_file,
 )
-from kernbench.ccl.cut_bound import cut_bound, shortfall
+from kernbench.ccl.cut_bound import CutBound, cut_bound, shortfall
 from kernbench.ccl.estimate import SlotLimit, estimator_of
 from kernbench.ccl.profiles import Choosing, Scope, message_of
 from kernbench.ccl.programs import channels_of
@@ -287,7 +287,7 @@ class Choices:
             ranks: See `choose`.
             root: Root inside the group.
         """
-        bound = cut_bound(self._topology, operation, nbytes, sips, root)
+        bound = self.bound(operation, nbytes, sips, root)
         if bound is None:
             return None
         chosen = self.choose(operation, nbytes, sips, ranks)
@@ -296,6 +296,12 @@ class Choices:
         except _NO_ESTIMATE:
             least = None
         return shortfall(bound, time, least or 0.0, chosen.name)
+
+    def bound(
+        self, operation: str, nbytes: int, sips: Sequence[int], root: int = 0
+    ) -> CutBound | None:
+        """Returns the least time that the links leave to an operation: see `cut_bound`."""
+        return cut_bound(self._topology, operation, nbytes, sips, root)
 
     def name(self, operation: str) -> str:
         """Returns the algorithm of an operation; `auto` if it depends on sizes and groups."""

@@ -14,6 +14,7 @@ from kernbench.cli.failures import Exit, end_at_terminate, failed
 from kernbench.cli.program_command import Varied
 from kernbench.cli.status_line import shown
 from kernbench.config.problems import short
+from kernbench.report.nccl_table import LINK_BOUND
 from kernbench.run_spec import RunSpec
 from kernbench.sweeps import grid
 from kernbench.sweeps.executors import Executor
@@ -145,7 +146,7 @@ def print_table(records: Callable[[], Iterable[Record]]) -> None:
                 rows.append(row)
             else:
                 more += 1
-    columns = [*varied, "sim_ps", *_metrics(rows, {*varied, *FIRST})]
+    columns = [*varied, "sim_ps", *_metrics(rows, {*varied, *FIRST, LINK_BOUND})]  # it is no result
     if any(LAST in row for row in rows):
         columns.append(LAST)
     titles = ["simulated" if name == "sim_ps" else name for name in columns]

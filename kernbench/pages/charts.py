@@ -7,14 +7,21 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kernbench.pages.escaping import cut, escaped
-from kernbench.pages.page import COLOURS, Bar, Bars, Line, Lines, Strip, Strips
-from kernbench.pages.scales import log_place, rate_axis, size_axis, time_ticks
+from kernbench.pages.page import COLOURS, DASHES, Bar, Bars, Line, Lines, Strip, Strips
+from kernbench.pages.scales import log_place, number_axis, size_axis, time_ticks
+from kernbench.report.placing import apart
 from kernbench.units import format_bytes, format_time
 
-_DASHES: Final = 3
 _WIDTH: Final = 1000
 _LABEL: Final = 60
 _SHORT_LABEL: Final = 24
+_END_LABEL: Final = 34
+
+_MOST_DIRECT: Final = 10
+"""Most lines that have their names at their ends."""
+
+_GAP: Final = 0.075
+"""Least distance of two of these names, as a share of the height."""
 
 
 def bars_html(chart: Bars) -> Iterator[str]:
@@ -103,32 +110,37 @@ def _steps(values: Sequence[int]) -> str:
 
 
 def _style(line: Line) -> str:
-    return f"c{line.colour % COLOURS} d{line.dash % _DASHES}"
+    return "bound" if line.bound else f"c{line.colour % COLOURS} d{line.dash % DASHES}"
 
 
 def lines_html(chart: Lines) -> Iterator[str]:
     """Yields the HTML of lines over sizes, or over other numbers."""
     points = [point for line in chart.lines for point in line.points]
     sized = chart.over == "bytes"
-    left, right, sizes = (size_axis if sized else rate_axis)([x for x, _ in points])
-    low, high, rates = rate_axis([y for _, y in points])
-    yield f'<figure class="lines"><figcaption>{escaped(chart.title)} '
-    yield f'<span class="soft">({escaped(chart.unit)} over {escaped(chart.over)}, both '
-    yield 'logarithmic)</span></figcaption><div class="plot">'
-    yield '<svg viewBox="0 0 1000 1000" preserveAspectRatio="none" role="img"'
+    xs, ys = [x for x, _ in points], [y for _, y in points]
+    left, right, sizes, across = (*size_axis(xs), log_place) if sized else number_axis(xs)
+    low, high, rates, up = number_axis(ys)
+    direct = len(chart.lines) <= _MOST_DIRECT
+    yield f'<figure class="lines{" direct" if direct else ""}"><figcaption>{escaped(chart.title)} '
+    yield f'<span class="soft">({escaped(chart.unit)} over {escaped(chart.over)}'
+    yield f"{_scales_in_words(across is log_place, up is log_place)})</span></figcaption>"
+    yield '<div class="plot"><svg viewBox="0 0 1000 1000" preserveAspectRatio="none" role="img"'
     yield f' aria-label="{escaped(chart.title)}">'
     for value, _ in sizes:
-        yield f'<path class="grid" d="M{1000 * log_place(value, left, right):.1f} 0V1000"/>'
+        yield f'<path class="grid" d="M{1000 * across(value, left, right):.1f} 0V1000"/>'
     for value, _ in rates:
-        yield f'<path class="grid" d="M0 {1000 - 1000 * log_place(value, low, high):.1f}H1000"/>'
+        yield f'<path class="grid" d="M0 {1000 - 1000 * up(value, low, high):.1f}H1000"/>'
+    ends = []
     for line in chart.lines:
         places = [
-            (1000 * log_place(x, left, right), 1000 - 1000 * log_place(y, low, high))
-            for x, y in line.points
+            (1000 * across(x, left, right), 1000 - 1000 * up(y, low, high)) for x, y in line.points
         ]
+        ends.append(up(line.points[-1][1], low, high))
         style = _style(line)
         way = "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
         yield f'<path class="line {style}" d="M{way}"><title>{escaped(line.name)}</title></path>'
+        if line.bound:
+            continue
         for (x, y), (size, rate) in zip(places, line.points, strict=True):
             at = format_bytes(int(size)) if sized else f"{size:.4g} {escaped(chart.over)}"
             yield (
@@ -138,17 +150,29 @@ def lines_html(chart: Lines) -> Iterator[str]:
     yield "</svg>"
     for number, (value, label) in enumerate(sizes):
         odd = " odd" if number % 2 else ""
-        place = 100 * log_place(value, left, right)
+        place = 100 * across(value, left, right)
         yield f'<span class="x{odd}" style="left:{place:.2f}%">{label}</span>'
     for value, label in rates:
-        place = 100 * log_place(value, low, high)
+        place = 100 * up(value, low, high)
         yield f'<span class="y" style="bottom:{place:.2f}%">{label}</span>'
+    if direct:
+        for line, place in zip(chart.lines, apart(ends, _GAP), strict=True):
+            # The legend says the same to readers who do not see.
+            yield f'<span class="end" aria-hidden="true" style="bottom:{100 * place:.2f}%">'
+            yield f"{_keyed(line, _END_LABEL)}</span>"
     yield '</div><p class="legend">'
     for line in chart.lines:
-        style = _style(line)
-        name = escaped(cut(line.name, 2 * _LABEL))
-        yield (
-            '<span><svg class="key" viewBox="0 0 24 8"><path class="line '
-            f'{style}" d="M0 4H24"/></svg>{name}</span>'
-        )
+        yield f"<span>{_keyed(line, 2 * _LABEL)}</span>"
     yield "</p></figure>"
+
+
+def _keyed(line: Line, most: int) -> str:
+    """Returns a line's name behind a piece of the line."""
+    piece = f'<path class="line {_style(line)}" d="M0 4H24"/>'
+    return f'<svg class="key" viewBox="0 0 24 8">{piece}</svg>{escaped(cut(line.name, most))}'
+
+
+def _scales_in_words(across: bool, up: bool) -> str:
+    if across and up:
+        return ", both logarithmic"
+    return ", which is logarithmic" if across else ", logarithmic" if up else ""

@@ -128,10 +128,10 @@ def roofline(rows: Sequence[Row]) -> list[Part]:
         ridge = peak / bandwidth
         ends = sorted({min([*places, ridge]) / 2, ridge, 2 * max([*places, ridge])})
         roof = [(x, min(peak, x * bandwidth)) for x in ends]
-        named = [(f"roof of HBM and {engine}", roof)]
-        named += [(f"{name} ({engine})", [(x, y)]) for name, x, y in points[engine]]
-        for name, found in named:
-            lines.append(Line(name, found, len(lines), len(lines) // COLOURS))
+        lines.append(Line(f"roof of HBM and {engine}", roof, 0, bound=True))
+        for name, x, y in points[engine]:
+            number = sum(not line.bound for line in lines)
+            lines.append(Line(f"{name} ({engine})", [(x, y)], number, number // COLOURS))
     title = "What kernels reach of the HBM and of the engines"
     return [Lines(title, "TFLOP/s", lines, "FLOP a byte of the HBM")] if lines else []
 

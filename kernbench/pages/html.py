@@ -131,7 +131,8 @@ def _table(table: Table) -> Iterator[str]:
     if table.groups:
         yield "<tr>"
         for name, width in table.groups:
-            yield f'<th colspan="{width}" class="group">{escaped(name)}</th>'
+            tag = "th" if name else "td"
+            yield f'<{tag} colspan="{width}" class="group">{escaped(name)}</{tag}>'
         yield "</tr>"
     yield '<tr class="heads">'
     for column, is_number in zip(table.columns, numeric, strict=True):

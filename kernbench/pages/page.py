@@ -79,6 +79,7 @@ class Table:
 
 
 COLOURS: Final = 8
+DASHES: Final = 3
 """Colours that are told apart, also by those who see no difference between red and green."""
 
 
@@ -91,17 +92,21 @@ class Line:
         points: Places on both axes, both above 0, ordered by the first.
         colour: Number of its colour, from 0.
         dash: Number of its pattern, from 0, which is solid.
+        bound: Whether it is no figure but what limits figures: it is grey and dotted.
     """
 
     name: str
     points: Sequence[tuple[float, float]]
     colour: int
     dash: int = 0
+    bound: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Lines over sizes in bytes, or over other numbers; both axes are logarithmic.
+    """Lines over sizes in bytes, or over other numbers.
+
+    The axis of sizes is logarithmic, and any other where its values span a decade.
 
     Attributes:
         title: What the chart shows.

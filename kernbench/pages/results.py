@@ -10,6 +10,7 @@ from typing import Any, Final, TypeGuard
 from kernbench.pages.escaping import LONGEST
 from kernbench.pages.page import (
     COLOURS,
+    DASHES,
     Cell,
     Facts,
     Fold,
@@ -24,6 +25,7 @@ from kernbench.pages.page import (
     time_cell,
 )
 from kernbench.report.flattening import flat
+from kernbench.report.nccl_table import LINK_BOUND
 
 Document = Mapping[str, Any]
 """What a program leaves in `ctx.results`: plain values."""
@@ -194,40 +196,62 @@ def busbw_lines(document: Document, name: str) -> Iterator[Line]:
             yield Line(f"{name}, {said}", sorted(points.items()), 0, int(way == "in_place"))
 
 
-def busbw_charts(tables: Sequence[tuple[str, Document]]) -> list[Part]:
+def busbw_charts(
+    tables: Sequence[tuple[str, Document]], factors: Sequence[tuple[str, ...]] = ()
+) -> list[Part]:
     """Returns the chart of bus bandwidth over size; nothing if no document has such figures.
+
+    The first factor that varies is the colour of a line, the others are its dash. Where there is
+    one factor, or there are more values than colours or dashes, each table has a colour, and few
+    tables have a dashed line in place.
 
     Args:
         tables: Documents, each with what its lines are called; those that are no table of
             nccl-tests are left out.
+        factors: For each document the values that differ; none for a single run.
     """
-    found = [list(busbw_lines(document, name)) for name, document in tables if is_nccl(document)]
-    many = len(found) > _FEW_TABLES
-    lines = [
-        replace(line, colour=number)
-        for number, pair in enumerate(filter(None, found))
-        for line in pair
-        if not (many and line.dash)
+    found = [
+        (pair, factors[place] if factors else ())
+        for place, (name, document) in enumerate(tables)
+        if is_nccl(document) and (pair := list(busbw_lines(document, name)))
     ]
+    first = list(dict.fromkeys(values[:1] for _, values in found))
+    rest = list(dict.fromkeys(values[1:] for _, values in found))
+    dashed = 1 < len(rest) <= DASHES and 1 < len(first) <= COLOURS
+    many = dashed or len(found) > _FEW_TABLES
+    lines = []
+    for number, (pair, values) in enumerate(found):
+        for line in pair:
+            if dashed:
+                colour, dash = first.index(values[:1]), rest.index(values[1:])
+            else:
+                colour, dash = number, number // COLOURS if many else line.dash
+            if not many:
+                lines.append(replace(line, colour=colour, dash=dash))
+            elif not line.dash:
+                name = line.name.removesuffix(", out of place")
+                lines.append(replace(line, name=name, colour=colour, dash=dash))
     if not lines:
         return []
-    shown = [
-        replace(
-            line,
-            name=line.name.removesuffix(", out of place") if many else line.name,
-            dash=line.colour // COLOURS if many else line.dash,
-        )
-        for line in lines[:_MOST_LINES]
-    ]
+    shown = lines[:_MOST_LINES]
+    sizes = [size for line in shown for size, _ in line.points]
+    allowed = {document.get(LINK_BOUND) for _, document in tables if is_nccl(document)}
+    bounds = sorted(each for each in allowed if isinstance(each, int | float) and each > 0)
+    if len(bounds) <= _MOST_BOUNDS:
+        shown += [
+            Line("bound of the links", [(min(sizes), each), (max(sizes), each)], 0, bound=True)
+            for each in bounds
+        ]
     title = "Bus bandwidth over size"
     return [
         Lines(f"{title}, out of place" if many else title, "GB/s", shown),
-        *left_out(len(shown), len(lines), "lines", "The first"),
+        *left_out(min(len(lines), _MOST_LINES), len(lines), "lines", "The first"),
     ]
 
 
 _FEW_TABLES: Final = 4
 _MOST_LINES: Final = 24
+_MOST_BOUNDS: Final = 4
 
 
 def _plain_parts(title: str, document: object, depth: int, room: _Room) -> list[Part]:

@@ -1,13 +1,14 @@
 """Ticks of axes: which values are labelled, and how."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from kernbench.units import format_bytes, format_time
 
 _STEPS: Final = (1, 2, 5)
 _MOST_TICKS: Final = 8
+_DECADE: Final = 10
 
 
 def time_ticks(start: int, end: int, most: int = 6) -> list[tuple[float, str]]:
@@ -63,6 +64,32 @@ def rate_axis(rates: Sequence[float]) -> tuple[float, float, list[tuple[float, s
         inside = [10.0**power for power in range(low, high + 1) if begin <= 10.0**power <= end]
     step = -(-len(inside) // _MOST_TICKS) or 1
     return begin, end, [(value, f"{value:g}") for value in inside[::step]]
+
+
+def number_axis(
+    values: Sequence[float],
+) -> tuple[float, float, list[tuple[float, str]], Callable[[float, float, float], float]]:
+    """Returns an axis of numbers: both ends, ticks, and what says the place of a value.
+
+    It is logarithmic if the values span a decade, and else linear, from 0.
+
+    Args:
+        values: Numbers that the axis shows; above 0.
+    """
+    if max(values) >= _DECADE * min(values):
+        return *rate_axis(values), log_place
+    most = max(values) * (1 + 1e-9)
+    power = 10.0 ** math.floor(math.log10(most))
+    step = next(
+        factor * power / 10 for factor in (2, 5, 10, 20, 50) if most <= 0.6 * factor * power
+    )
+    count = math.ceil(most / step - 1e-6)
+    ticks = [(step * number, f"{step * number:.6g}") for number in range(count + 1)]
+    return 0.0, step * count, ticks, _linear_place
+
+
+def _linear_place(value: float, low: float, high: float) -> float:
+    return (value - low) / (high - low)
 
 
 def log_place(value: float, low: float, high: float) -> float:

@@ -71,7 +71,7 @@ def of_sweep(records: Sequence[Record], title: str) -> Page:
     said = f"{failed} of {len(records)} failed" if failed else ""
     sections = [
         Section("Runs", _table(records, varied)),
-        Section("Bus bandwidth", _bandwidths(records, names)),
+        Section("Bus bandwidth", _bandwidths(records, names, varied)),
         Section("Where the time went", _bars(records, names)),
         Section("Failures", _failures(records, names)),
         Section("Specification", _specification(records, varied)),
@@ -179,14 +179,15 @@ def _differing(figures: Sequence[Mapping[str, float]]) -> list[str]:
     return [name for name in names if len({found.get(name) for found in figures}) > 1]
 
 
-def _bandwidths(records: Sequence[Record], names: Sequence[str]) -> list[Part]:
-    return busbw_charts(
-        [
-            (name, document)
-            for name, record in zip(names, records, strict=True)
-            for document in record.get("results") or []
-        ]
-    )
+def _bandwidths(
+    records: Sequence[Record], names: Sequence[str], varied: Sequence[str]
+) -> list[Part]:
+    found = [
+        ((name, document), tuple(_value(record, key) for key in varied))
+        for name, record in zip(names, records, strict=True)
+        for document in record.get("results") or []
+    ]
+    return busbw_charts([table for table, _ in found], [values for _, values in found])
 
 
 def _bars(records: Sequence[Record], names: Sequence[str]) -> list[Part]:

@@ -190,6 +190,10 @@ def row_line(row: Measurement) -> str:
     )
 
 
+LINK_BOUND: Final = "link_bound_gb_per_s"
+"""Key of the bus bandwidth that links allow."""
+
+
 def footer_lines(measurements: Sequence[Measurement]) -> list[str]:
     """Returns the lines below the rows."""
     wrong, busbw = total_wrong(measurements), average_busbw(measurements)
@@ -202,7 +206,10 @@ def footer_lines(measurements: Sequence[Measurement]) -> list[str]:
 
 
 def as_json(
-    header: Header, measurements: Sequence[Measurement], limit: str | None = None
+    header: Header,
+    measurements: Sequence[Measurement],
+    limit: str | None = None,
+    link_bound: float | None = None,
 ) -> dict[str, Any]:
     """Returns the results as plain values; keys name their units.
 
@@ -210,6 +217,8 @@ def as_json(
         header: The run.
         measurements: The rows.
         limit: What limits the largest size beside link and engines; None for nothing.
+        link_bound: Bus bandwidth in GB/s that the links allow to the largest size; None if nothing
+            crosses a link.
     """
     wrong = total_wrong(measurements)
     return {
@@ -236,6 +245,7 @@ def as_json(
         "out_of_bounds_values": wrong,
         "average_busbw_gb_per_s": average_busbw(measurements),
         "limit": limit,
+        LINK_BOUND: link_bound,
     }
 
 

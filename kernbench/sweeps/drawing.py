@@ -8,13 +8,13 @@ import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from kernbench.errors import UsageError
 from kernbench.report.colours import LIGHT
 from kernbench.report.files import check_writable, replacing_bytes
+from kernbench.report.placing import apart
 from kernbench.sweeps.plots import Line, Picture, Value, picture_of
 from kernbench.sweeps.records import Record
 from kernbench.units import TIME_UNITS, format_bytes
@@ -166,6 +166,7 @@ def drawn(picture: Picture, suffix: str) -> bytes:
             _draw_line(axes, line, styles[number], number, len(picture.lines), places)
         _scale_x(axes, picture, places)
         _scale_y(axes, picture)
+        _draw_bounds(axes, picture)
         axes.set_title(picture.title, loc="left", fontweight="bold")
         title = ", ".join(map(_shown, picture.choice.hue))
         if picture.choice.hue and not places and len(picture.lines) <= _MOST_LABELS:
@@ -224,24 +225,6 @@ def styles_of(lines: Sequence[Line]) -> list[Style]:
         Style(COLOURS[number % len(COLOURS)], _DASHES[number // len(COLOURS) % len(_DASHES)])
         for number in range(len(lines))
     ]
-
-
-def apart(places: Sequence[float], gap: float) -> list[float]:
-    """Returns places that are `gap` apart at least, in the same order, as near as may be.
-
-    Args:
-        places: Where labels would stand, from 0 to 1.
-        gap: The least distance.
-    """
-    order = sorted(range(len(places)), key=lambda each: places[each])
-    found = list(places)
-    for before, each in pairwise(order):
-        found[each] = max(found[each], found[before] + gap)
-    most = 1.0
-    for each in reversed(order):
-        found[each] = min(found[each], most)
-        most = found[each] - gap
-    return found
 
 
 def _label_ends(axes: Any, lines: Sequence[Line], styles: Sequence[Style], title: str) -> None:
@@ -320,12 +303,25 @@ def _scale_y(axes: Any, picture: Picture) -> None:
 
     axes.set_ylabel(_labelled(picture.choice.y, picture.y_unit))
     least = min(min(line.least) for line in picture.lines)
-    most = max(max(line.most) for line in picture.lines)
+    most = max(
+        max(each) for each in (*(line.most for line in picture.lines), picture.bounds) if each
+    )
     if _spans_decades([least, most]):
         axes.set_yscale("log")
     elif least >= 0 and most > 0:
         axes.set_ylim(0, 1.05 * most)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: _number(y)))
+
+
+def _draw_bounds(axes: Any, picture: Picture) -> None:
+    """Draws what links allow, grey and dotted, with its value above it."""
+    for bound in picture.bounds:
+        axes.axhline(bound, color="#666666", linestyle=(0, (1, 2)), linewidth=1.2)
+        axes.annotate(
+            f"bound of the links: {bound:.4g} {picture.y_unit}",
+            (0, bound), (4, 2), xycoords=("axes fraction", "data"), textcoords="offset points",
+            color="#666666", fontsize=8,
+        )  # fmt: skip
 
 
 def _spans_decades(values: Sequence[float]) -> bool:

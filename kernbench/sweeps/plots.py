@@ -12,6 +12,7 @@ from typing import Any, Final, TypeGuard
 
 from kernbench.config import did_you_mean
 from kernbench.errors import UsageError
+from kernbench.report.nccl_table import LINK_BOUND
 from kernbench.sweeps.figures import is_whole_time, kind_of
 from kernbench.sweeps.records import Record
 from kernbench.sweeps.tables import FIRST, LAST, columns_of, rows_of
@@ -25,6 +26,8 @@ from kernbench.units import (
 
 _MOST_LINES: Final = 24
 """More cannot be told apart."""
+
+_MOST_BOUNDS: Final = 4
 
 Value = int | float | str
 Rows = Sequence[Mapping[str, Any]]
@@ -78,6 +81,7 @@ class Picture:
         y_unit: That of the vertical axis.
         title: What ran.
         caption: What was left out, and what a band is.
+        bounds: Bus bandwidths that the links of the machines allow, if bus bandwidths are drawn.
     """
 
     choice: Choice
@@ -87,6 +91,7 @@ class Picture:
     y_unit: str
     title: str
     caption: str
+    bounds: tuple[float, ...] = ()
 
 
 def picture_of(
@@ -123,7 +128,16 @@ def picture_of(
         notes.append("where several fall on one point, their mean, the least and the largest")
     xs = tuple(dict.fromkeys(value for line in lines for value in line.xs))
     units = _unit(choice.x, _values(rows, choice.x)), _unit(choice.y, [])
-    return Picture(choice, lines, _ordered(xs), *units, _title(ran), "; ".join(notes))
+    bounds = _bounds(rows, choice)
+    return Picture(choice, lines, _ordered(xs), *units, _title(ran), "; ".join(notes), bounds)
+
+
+def _bounds(rows: Rows, choice: Choice) -> tuple[float, ...]:
+    """Returns the bounds of links of the runs, ascending; none if there are many."""
+    if not choice.y.rpartition(".")[2].startswith("busbw"):
+        return ()
+    bounds = {value for row in rows if _is_number(value := row.get(LINK_BOUND)) and value > 0}
+    return tuple(sorted(bounds)) if len(bounds) <= _MOST_BOUNDS else ()
 
 
 def _are(number: int) -> str:

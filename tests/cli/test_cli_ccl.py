@@ -86,6 +86,21 @@ def test_an_operation_gives_right_values_both_ways(name: str, kernbench: Kernben
 
 
 @pytest.mark.parametrize("name", ALL)
+def test_no_bandwidth_passes_the_bound_of_the_links(name: str, kernbench: Kernbench) -> None:
+    argv = ("--op", name, "-b", "64M", "-e", "64M")
+    _, document = _measured(kernbench, *argv, data=False, topology="sip8")
+    bound = document["link_bound_gb_per_s"]
+    # A SIP of the ring has two links of 50 GB/s. Of an all-to-all, 4 x 4 blocks of 8 MiB cross the
+    # middle of the ring in one direction, over two links; the bus counts 7 / 8 of 64 MiB.
+    by_hand = {"all_to_all": 7 / 8 * 64 / (4 * 4 * 8 / 100), "gather": None, "scatter": None}
+    assert bound == by_hand.get(name, 100)
+    (row,) = document["rows"]
+    for side in (row["out_of_place"], row["in_place"]):
+        if side is not None and bound is not None:
+            assert side["busbw_gb_per_s"] <= bound
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_bandwidths_follow_from_time_and_size(name: str, kernbench: Kernbench) -> None:
     """Formulas as in nccl-tests' doc/PERFORMANCE.md, written out for 4 ranks."""
     _, document = _measured(kernbench, "--op", name, "-b", "64K", "-e", "64K", "-g", "4")

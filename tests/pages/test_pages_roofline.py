@@ -51,6 +51,22 @@ def test_there_is_no_picture_without_kernels_that_tell() -> None:
 
 
 def test_lines_over_sizes_are_over_bytes() -> None:
-    text = "".join(lines_html(Lines("t", "GB/s", [Line("a", [(1024, 1), (4096, 2)], 0)])))
+    text = "".join(lines_html(Lines("t", "GB/s", [Line("a", [(1024, 1), (4096, 10)], 0)])))
     assert "(GB/s over bytes, both logarithmic)" in text
     assert "a: 1 KiB, 1 GB/s" in text
+
+
+def test_an_axis_is_linear_where_its_values_span_less_than_a_decade() -> None:
+    lines = [Line("a", [(1024, 30), (4096, 45)], 0), Line("limit", [(1024, 60)], 0, bound=True)]
+    text = "".join(lines_html(Lines("t", "GB/s", lines)))
+    assert "(GB/s over bytes, which is logarithmic)" in text
+    # From 0 to 60 by 20: 30 is in the middle, 45 at three quarters.
+    assert 'd="M0.0 500.0L1000.0 250.0"' in text
+    assert [text.count(f">{tick}</span>") for tick in (0, 20, 60, 80)] == [1, 1, 1, 0]
+    assert '<path class="line bound" d="M0.0 0.0">' in text
+
+
+def test_names_stand_at_the_ends_of_few_lines() -> None:
+    lines = [Line(f"line {n}", [(1, 1), (2, 2)], n) for n in range(11)]
+    assert "".join(lines_html(Lines("t", "GB/s", lines[:10]))).count('class="end"') == 10
+    assert 'class="end"' not in "".join(lines_html(Lines("t", "GB/s", lines)))

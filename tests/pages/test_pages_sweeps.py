@@ -101,6 +101,22 @@ def test_keys_with_one_last_name_are_told_apart() -> None:
     assert [bar.label for bar in bars.bars] == ["a.x=0, b.x=0", "a.x=1, b.x=1"]
 
 
+def test_the_first_factor_is_the_colour_and_the_second_the_dash() -> None:
+    runs = [
+        record(n, varied={"count": n, "algorithm": name}, results=[{**document(1), **bound}])
+        for n, bound in ((2, {}), (4, {"link_bound_gb_per_s": 350.0}))
+        for name in ("ring", "tree")
+    ]
+    (chart,) = parts(of_sweep(runs, "s"), Lines)
+    assert [(line.name, line.colour, line.dash, line.bound) for line in chart.lines] == [
+        ("count=2, algorithm=ring", 0, 0, False),
+        ("count=2, algorithm=tree", 0, 1, False),
+        ("count=4, algorithm=ring", 1, 0, False),
+        ("count=4, algorithm=tree", 1, 1, False),
+        ("bound of the links", 0, 0, True),
+    ]
+
+
 def test_a_failure_has_its_report_and_its_command() -> None:
     page = of_sweep([record(1), FAILED], "a sweep")
     report, command = parts(page, Code, "Failures")

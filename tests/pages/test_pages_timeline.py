@@ -34,8 +34,8 @@ def data_of(run: Run) -> dict[str, Any]:
 def test_slices_are_those_of_hosts_streams_and_engines_to_the_picosecond() -> None:
     ctx = simulate()
     data = data_of(left_by(ctx))
-    shown: list[Any] = []
-    of_engines: list[Any] = []
+    shown: list[tuple[int, str, int, int]] = []
+    of_engines: list[tuple[int, str, int, int]] = []
     for lane in data["lanes"]:
         time = data["start"]
         kinds = lane["k"] if isinstance(lane["k"], list) else data["lanes"][lane["k"]]["k"]

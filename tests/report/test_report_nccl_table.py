@@ -169,5 +169,6 @@ def test_the_json_holds_the_same() -> None:
         "out_of_bounds_values": 0,
         "average_busbw_gb_per_s": average_busbw(rows),
         "limit": None,
+        "link_bound_gb_per_s": None,
     }
     assert as_json(HEADER, rows, "limited by slots") == {**document, "limit": "limited by slots"}

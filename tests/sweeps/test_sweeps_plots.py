@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kernbench.errors import UsageError
+from kernbench.report.placing import apart
 from kernbench.run_spec import RunSpec
 from kernbench.sweeps import drawing
 from kernbench.sweeps.drawing import FORMATS, Plot, drawn, plot_of
@@ -59,6 +60,15 @@ def test_sizes_have_their_bandwidth_with_a_line_for_each_of_what_varies() -> Non
     ]
     assert (shown.x_unit, shown.y_unit) == ("B", "GB/s")
     assert (shown.title, shown.caption) == ("ccl on sip8", "2 runs")
+
+
+def test_bus_bandwidths_have_the_bounds_of_their_links() -> None:
+    runs = [
+        record({"n": n}, {**tables(), "link_bound_gb_per_s": bound})
+        for n, bound in (("1", None), ("2", 50.0), ("3", 25.5), ("4", 50.0))
+    ]
+    assert picture(runs).bounds == (25.5, 50.0)
+    assert picture(runs, y="time_us").bounds == ()
 
 
 def test_a_number_that_varies_has_the_first_time() -> None:
@@ -242,6 +252,6 @@ def test_the_first_factor_is_the_colour_and_the_second_the_dash() -> None:
 
 
 def test_names_at_ends_of_lines_keep_their_distance_and_their_order() -> None:
-    places = drawing.apart([0.5, 0.25, 0.5, 1.0, 1.0], 0.125)
+    places = apart([0.5, 0.25, 0.5, 1.0, 1.0], 0.125)
     assert places == [0.5, 0.25, 0.625, 0.875, 1.0]
-    assert drawing.apart([], 0.1) == []
+    assert apart([], 0.1) == []
