@@ -7,6 +7,7 @@ Beside that it is what a rank writes: an attribute of a class, or of a module (A
 own value stands while the rank runs.
 """
 
+import atexit
 import contextlib
 import copy
 import dis
@@ -67,6 +68,9 @@ class _Slot(NamedTuple):
 
 _WATCHED: Final[list[Written]] = []
 """What the last run of this process has watched, for the next one; taken out while a run has it."""
+
+# What it holds of libraries would otherwise be freed after they are, as the process ends.
+atexit.register(_WATCHED.clear)
 
 
 class LibraryState:
