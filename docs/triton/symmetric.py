@@ -60,24 +60,27 @@ def microseconds(work):
     return begin.elapsed_time(end) * 1e3
 
 
-dist.init_process_group("nccl")
-rank, world = dist.get_rank(), dist.get_world_size()
-torch.cuda.set_device(rank)
-if rank == 0:
-    print("    bytes   all_reduce  one-shot  two-shot   (us)")
-for n in (1 << 12, 1 << 19):
+def times(n):
     mine = symm_mem.empty(n, dtype=torch.bfloat16, device="cuda")
     handle = symm_mem.rendezvous(mine, dist.group.WORLD)
     other, out = torch.ones_like(mine), torch.empty_like(mine)
     known = handle.buffer_ptrs_dev, handle.signal_pad_ptrs_dev, rank, n
     named, grid = {"WORLD": world, "BLOCK": 1024}, (min(32, n // world // 512),)
     mine.fill_(1)
-    times = [
-        microseconds(lambda: dist.all_reduce(other)),
-        microseconds(lambda: one_shot[grid](out, *known, **named)),
-        microseconds(lambda: two_shot[grid](*known, **named)),
-    ]
-    assert (out == world).all() and (mine == world**2).all()
+    yield microseconds(lambda: dist.all_reduce(other))
+    yield microseconds(lambda: one_shot[grid](out, *known, **named))
+    yield microseconds(lambda: two_shot[grid](*known, **named))
+    assert (out == world).all()
+    assert (mine == world**2).all()
+
+
+dist.init_process_group("nccl")
+rank, world = dist.get_rank(), dist.get_world_size()
+torch.cuda.set_device(rank)
+if rank == 0:
+    print("    bytes   all_reduce  one-shot  two-shot   (us)")
+for n in (1 << 12, 1 << 19):
+    row = "  ".join(f"{time:8.1f}" for time in times(n))
     if rank == 0:
-        print(f"{2 * n:9}   " + "  ".join(f"{time:8.1f}" for time in times))
+        print(f"{2 * n:9}   {row}")
 dist.destroy_process_group()

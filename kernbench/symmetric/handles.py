@@ -22,6 +22,7 @@ class Handle:
 
     Attributes:
         signal_pad_size: Size of the signal pads of memory to come, in bytes.
+        word: Type of their words.
         region: The blocks of all ranks.
         rank: Rank in the group.
         world_size: Number of ranks.
@@ -31,6 +32,7 @@ class Handle:
     """
 
     signal_pad_size: ClassVar[int] = 0
+    word: ClassVar[Any] = None
 
     def __init__(self, process: Process, region: Region, nbytes: int, pad_nbytes: int) -> None:
         self.region: Final = region
@@ -98,6 +100,23 @@ class Handle:
     def get_remote_tensor(self, peer: int, sizes: Sequence[int], dtype: Any) -> Any:
         """Returns the tensor of a rank, from the beginning of its block on."""
         return self.get_buffer(peer, sizes, dtype)
+
+    def get_signal_pad(
+        self,
+        rank: int,
+        sizes: Sequence[int] = (),
+        dtype: Any = None,
+        storage_offset: int | None = 0,
+    ) -> Any:
+        """Returns a part of a rank's signal pad, or all of it, as a tensor; by default of words.
+
+        Args:
+            rank: Rank in the group.
+            storage_offset: In elements.
+        """
+        dtype, offset = dtype or self.word, storage_offset or 0
+        sizes = sizes or (self._sizes["signal pad"] // dtype.itemsize - offset,)
+        return self._checked(rank, "signal pad", sizes, dtype, offset)
 
     def _checked(self, rank: int, of: str, sizes: Sequence[int], dtype: Any, offset: int) -> Any:
         if not 0 <= rank < self.world_size:

@@ -1,10 +1,12 @@
 """Blocks that the ranks of a group share: which there are, and how ranks come to know them."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from kernbench.errors import KernbenchError, call_site, site_fact
+from kernbench.memory import Storage
 from kernbench.process.process import Process
 from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.world import world_of
@@ -23,6 +25,7 @@ class Block:
 
     Args:
         sip: Whose memory it is.
+        array: Its bytes; None without numbers.
         group: Name of the group to share it with if nobody says another one; None: all ranks.
 
     Attributes:
@@ -31,12 +34,19 @@ class Block:
         puts: Who has changed a word last that kernels may poll, by its first byte (`visits.Put`).
     """
 
-    def __init__(self, sip: int, group: str | None = None) -> None:
+    def __init__(self, sip: int, array: Any = None, group: str | None = None) -> None:
         self.sip: Final = sip
+        self.array: Final = array
         self.group: Final = group
         self.label = "symmetric memory"
         self.handles: Final[dict[str, Any]] = {}
-        self.puts: Final[dict[int, Any]] = {}
+        self.puts: dict[int, Any] = {}
+
+    def twin(self, label: str) -> "Block":
+        """Returns the same memory, as others reach it: it keeps no handles, which keep it."""
+        twin = Block(self.sip, self.array)
+        twin.label, twin.puts = label, self.puts
+        return twin
 
     def moves(self, sip: int, nbytes: int, *, writes: bool) -> list[Move]:
         """Returns what goes over links if a device touches some of it.
@@ -51,6 +61,14 @@ class Block:
         return [Move(sip, self.sip, nbytes) if writes else Move(self.sip, sip, nbytes, True)]
 
 
+class Part(NamedTuple):
+    """What others need to reach a block: what it takes of its device, its size, and the block."""
+
+    memory: Storage
+    nbytes: int
+    block: Block
+
+
 class Region:
     """One block of each rank of a group.
 
@@ -62,17 +80,27 @@ class Region:
     Attributes:
         name: Name in reports.
         group: See above.
-        parts: What each rank gives, by rank in the group.
+        parts: What each rank gives, a block and a signal pad, by rank in the group; empty once all
+            ranks have taken it.
         sips: Device of each rank, by rank in the group.
     """
 
     def __init__(self, group: ProcessGroup, number: int, process: Process) -> None:
         self.name: Final = f"symmetric memory {number} of group {group.name}"
         self.group: Final = group
-        self.parts: Final[dict[int, Any]] = {}
+        self.parts: Final[dict[int, tuple[Part, Part]]] = {}
+        self._taken = 0
         self.sips: Final = [process.ctx.devices[rank] for rank in group.ranks]
         self._barriers: Final[dict[int, Barriers]] = {}
         self._signals: Final[dict[tuple[int, int, int], Signals]] = {}
+
+    def take(self) -> list[tuple[Part, Part]]:
+        """Returns what each rank has given, by rank in the group; each rank calls it once."""
+        found = [self.parts[place] for place in range(len(self.sips))]
+        self._taken += 1
+        if self._taken == len(self.sips):
+            self.parts.clear()  # the memory is free again when handles and tensors are gone
+        return found
 
     def barriers(self, process: Process, channel: int) -> Barriers:
         """Returns the barriers of a channel.
@@ -99,32 +127,32 @@ class Region:
         return found
 
 
-_REGIONS: Final[WeakKeyDictionary[ProcessGroup, dict[int, Region]]] = WeakKeyDictionary()
+_REGIONS: Final[WeakKeyDictionary[ProcessGroup, list[Region]]] = WeakKeyDictionary()
+_CALLS: Final[WeakKeyDictionary[ProcessGroup, Counter[int]]] = WeakKeyDictionary()
 
 
 def share(
-    process: Process, group: ProcessGroup, part: Any, nbytes: int, meet: Callable[[], object]
+    process: Process, group: ProcessGroup, part: Part, pad: Part, meet: Callable[[], object]
 ) -> Region:
     """Shares a block of the calling rank with the others of a group, each of which shares one.
 
     Args:
         group: The group; the k-th call of each rank is the k-th of all.
         part: What others need to reach the block.
-        nbytes: Its size.
+        pad: The same of its signal pad.
         meet: Waits until all ranks have called.
 
     Raises:
         SymmetricMemoryError: If the blocks are not of one size.
     """
-    place = group.place(process.rank)
-    regions = _REGIONS.setdefault(group, {})
-    number = next(n for n in range(1, len(regions) + 2) if place not in _parts(regions, n))
-    if number not in regions:
-        regions[number] = Region(group, number, process)
-    region = regions[number]
-    region.parts[place] = part, nbytes
+    regions, calls = _REGIONS.setdefault(group, []), _CALLS.setdefault(group, Counter())
+    calls[process.rank] += 1
+    if len(regions) < calls[process.rank]:
+        regions.append(Region(group, calls[process.rank], process))
+    region = regions[calls[process.rank] - 1]
+    region.parts[group.place(process.rank)] = part, pad
     meet()
-    sizes = {rank: region.parts[at][1] for at, rank in enumerate(group.ranks)}
+    sizes = {rank: region.parts[at][0].nbytes for at, rank in enumerate(group.ranks)}
     if len(set(sizes.values())) > 1:
         raise SymmetricMemoryError(
             f"{region.name}: ranks give blocks of different sizes",
@@ -136,7 +164,3 @@ def share(
             code="C3",
         )
     return region
-
-
-def _parts(regions: Mapping[int, Region], number: int) -> Mapping[int, Any]:
-    return regions[number].parts if number in regions else {}

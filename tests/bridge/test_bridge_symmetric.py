@@ -176,6 +176,31 @@ def test_a_signal_orders_two_streams_and_is_waited_for_once() -> None:
     assert waited > 2 * 0.05  # two fills of 256 MiB, at less than 4.8 TB/s
 
 
+@pytest.mark.parametrize("data", [True, False])
+def test_memory_is_free_again_when_tensors_and_handles_are_gone(data: bool) -> None:
+    def work(rank: int) -> int:
+        symmetric = begin(rank, 2)
+        before = torch.cuda.memory_allocated()
+        for _ in range(3):
+            mine = symmetric.empty(1 << 20, dtype=torch.uint8, device="cuda")
+            handle = symmetric.rendezvous(mine, dist.group.WORLD)
+            handle.get_buffer(1 - rank, (4,), torch.uint8).fill_(1)
+            handle.barrier()
+            del mine, handle
+        dist.all_reduce(torch.ones(1, device="cuda"))
+        torch.cuda.synchronize()
+        return int(torch.cuda.memory_allocated() - before)
+
+    assert all(left < 1 << 16 for left in on_ranks(work, 2, data=data))
+
+
+def test_what_nothing_has_written_is_no_number() -> None:
+    def work(rank: int) -> bool:
+        return bool(begin(rank, 1).empty(4, dtype=torch.bfloat16, device="cuda").isnan().all())
+
+    assert on_ranks(work, 1) == [True]
+
+
 def test_a_rank_that_leaves_out_a_barrier_is_named() -> None:
     def work(rank: int) -> None:
         symmetric = begin(rank, 2)

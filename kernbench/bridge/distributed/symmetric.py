@@ -5,39 +5,55 @@ from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, Final
 
+import numpy as np
 import torch
 import torch.distributed.distributed_c10d as c10d
 
 from kernbench.bridge.base.here import Rank, this_rank
 from kernbench.bridge.distributed.works import unseen
-from kernbench.bridge.tensors.storages import STORAGES, Held
+from kernbench.bridge.tensors.storages import STORAGES, Held, hold
 from kernbench.distributed.barriers import meet
 from kernbench.errors import call_site, not_simulated, site_fact
 from kernbench.isolation.replaced import Patch, WhenImported
 from kernbench.process.process import Process
 from kernbench.symmetric.handles import Handle
-from kernbench.symmetric.regions import Block, Region, SymmetricMemoryError, share
+from kernbench.symmetric.regions import Block, Part, Region, SymmetricMemoryError, share
+from kernbench.tensors.memory import SizedBlock
+
+_UNWRITTEN: Final = 0xFF
+"""Every byte of new memory: NaN as a number of any type, so who reads too early sees it."""
 
 
-def _bytes_of(rank: Rank, tensor: torch.Tensor) -> torch.Tensor:
-    """Returns all bytes of a tensor's storage."""
-    with unseen():
-        whole = torch.empty(0, dtype=torch.uint8, device=rank.physical)
-        return whole.set_(tensor.untyped_storage(), 0, (tensor.untyped_storage().nbytes(),), (1,))
-
-
-def _alias(rank: Rank, theirs: Held, whole: torch.Tensor) -> torch.Tensor:
-    """Returns all bytes of another rank's storage as memory that the calling rank may touch."""
+def _bytes(rank: Rank, array: Any, nbytes: int) -> torch.Tensor:
+    """Returns all bytes of a block as a tensor with a storage of its own."""
     with unseen():
         if rank.data:
-            mine = torch.from_numpy(theirs.array_of(whole.untyped_storage()))
-        else:
-            mine = torch.empty(whole.numel(), dtype=torch.uint8, device="meta")
-    held = Held(theirs.storage, rank, on_device=True)
-    assert theirs.shared is not None
-    held.share(theirs.shared)
+            return torch.from_numpy(array)
+        return torch.empty(nbytes, dtype=torch.uint8, device="meta")
+
+
+def _made(rank: Rank, nbytes: int, group: str | None) -> torch.Tensor:
+    """Returns all bytes of a new block of the rank's device."""
+    array = np.full(nbytes, _UNWRITTEN, np.uint8) if rank.data else None
+    whole = _bytes(rank, array, nbytes)
+    held = hold(rank, whole.untyped_storage(), on_device=True, label=SizedBlock(nbytes))
+    held.share(Block(rank.sip, array, group))
+    return whole
+
+
+def _alias(rank: Rank, part: Part, label: str) -> torch.Tensor:
+    """Returns all bytes of a block, of any rank, as memory that the rank may touch."""
+    mine = _bytes(rank, part.block.array, part.nbytes)
+    held = Held(part.memory, rank, on_device=True)
+    held.share(part.block.twin(label))
     held.stand_for(mine.untyped_storage())
     return mine
+
+
+def _part(tensor: torch.Tensor) -> Part:
+    held = STORAGES[tensor.untyped_storage()._cdata]
+    assert held.shared is not None
+    return Part(held.storage, tensor.untyped_storage().nbytes(), held.shared)
 
 
 class SymmetricMemory(Handle):
@@ -48,21 +64,20 @@ class SymmetricMemory(Handle):
         region: The blocks of all ranks; each has given its block and its signal pad.
     """
 
+    word = torch.uint32
     signal_pad_size = torch._C._distributed_c10d._SymmetricMemory.signal_pad_size
 
     def __init__(self, rank: Rank, region: Region) -> None:
-        mine, pad = region.parts[region.group.place(rank.process.rank)][0]
-        super().__init__(rank.process, region, mine.numel(), pad.numel())
+        given = region.take()
+        super().__init__(rank.process, region, given[0][0].nbytes, given[0][1].nbytes)
         self.device: Final = rank.device
-        self._wholes: Final[dict[str, list[torch.Tensor]]] = {}
-        for at, of in enumerate(("block", "signal pad")):
-            given = [region.parts[place][0][at] for place in range(self.world_size)]
-            for member, one in zip(region.group.ranks, given, strict=True):
-                _held(one).shared.label = f"the {of} of rank {member} in {region.name}"
-            self._wholes[of] = [
-                one if place == self.rank else _alias(rank, _held(one), one)
-                for place, one in enumerate(given)
+        self._wholes: Final = {
+            of: [
+                _alias(rank, parts[at], f"the {of} of rank {member} in {region.name}")
+                for member, parts in zip(region.group.ranks, given, strict=True)
             ]
+            for at, of in enumerate(("block", "signal pad"))
+        }
         blocks, pads = self._wholes.values()
         self.buffer_ptrs: Final = [one.data_ptr() for one in blocks]
         self.signal_pad_ptrs: Final = [one.data_ptr() for one in pads]
@@ -101,9 +116,11 @@ class SymmetricMemory(Handle):
             raise not_simulated("empty_strided_p2p(alloc_id=...)", "leave alloc_id out")
         if torch.device(device).type != "cuda":
             raise not_simulated(f"symmetric memory on {device}", 'pass device="cuda"')
-        made = torch.empty_strided(size, stride, dtype=dtype, device=device)
-        _share(made, group_name)
-        return made
+        last = sum((one - 1) * step for one, step in zip(size, stride, strict=True))
+        elements = 1 + last if all(size) else 0
+        whole = _made(this_rank(), elements * dtype.itemsize, group_name)
+        with unseen():
+            return whole.view(dtype).as_strided(size, stride)
 
     @staticmethod
     def rendezvous(tensor: torch.Tensor, group_name: str | None = None) -> "SymmetricMemory":
@@ -124,28 +141,11 @@ class SymmetricMemory(Handle):
         name = group_name or block.group or c10d._get_default_group().group_name
         if name not in block.handles:
             group = c10d._resolve_process_group(name).simulated
-            pad = torch.zeros(
-                SymmetricMemory.signal_pad_size, dtype=torch.uint8, device=rank.device
-            )
-            _share(pad, name)
-            given, whole = (_bytes_of(rank, tensor), pad), tensor.untyped_storage().nbytes()
-            region = share(rank.process, group, given, whole, lambda: meet("rendezvous", group))
+            given = _part(tensor), _part(_made(rank, SymmetricMemory.signal_pad_size, name).zero_())
+            region = share(rank.process, group, *given, lambda: meet("rendezvous", group))
             rank.hazards.watch_shared()
             block.handles[name] = SymmetricMemory(rank, region)
         found: SymmetricMemory = block.handles[name]
-        return found
-
-    def get_signal_pad(
-        self,
-        rank: int,
-        sizes: Sequence[int] = (),
-        dtype: torch.dtype | None = None,
-        storage_offset: int | None = 0,
-    ) -> torch.Tensor:
-        """Returns a part of a rank's signal pad, or all of it, as a tensor of `uint32`."""
-        dtype, offset = dtype or torch.uint32, storage_offset or 0
-        sizes = sizes or (self._wholes["signal pad"][0].numel() // dtype.itemsize - offset,)
-        found: torch.Tensor = self._checked(rank, "signal pad", sizes, dtype, offset)
         return found
 
     def _part(self, rank: int, of: str, begin: int, sizes: Sequence[int], dtype: Any) -> Any:
@@ -164,17 +164,6 @@ class SymmetricMemory(Handle):
         return tensor
 
     stream_write_value32 = memset32
-
-
-def _held(tensor: torch.Tensor) -> Any:
-    return STORAGES[tensor.untyped_storage()._cdata]
-
-
-def _share(tensor: torch.Tensor, group: str | None) -> None:
-    """Makes new memory symmetric; all of it counts as written, as others may write it."""
-    rank = this_rank()
-    rank.hazards.unwritten.forget(_held(tensor))
-    _held(tensor).share(Block(rank.sip, group))
 
 
 def _ready(name: str) -> Rank:
@@ -199,10 +188,8 @@ def of_symmetric_memory(name: str) -> Callable[..., Any]:
                 "use get_buffer() and barrier() of the handle, or collectives of torch.distributed",
             )
         module = importlib.import_module("torch.distributed._symmetric_memory")
-        places = (name, f"_{name}", f"_{name}_default")
-        return next(getattr(module, one) for one in places if hasattr(module, one))(
-            *args, **options
-        )
+        whole = f"_{name}" if hasattr(module, f"_{name}") else f"_{name}_default"
+        return getattr(module, whole)(*args, **options)
 
     return run
 
