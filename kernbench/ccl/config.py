@@ -64,7 +64,8 @@ class AlgorithmSpec:
 
     Attributes:
         module: Importable module with a function per operation, such as `all_reduce`.
-        file: A file of MSCCL XML in place of a module; a relative path begins at the `ccl.yaml`.
+        file: A file of MSCCL XML, or a plan of MSCCL++, in place of a module; a relative path
+            begins at the `ccl.yaml`.
         topology: How the algorithm connects its ranks.
         description: One line for `kernbench list`.
         channels: How many shares of every block run at the same time, each on a PE of its own.

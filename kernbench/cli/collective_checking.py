@@ -28,9 +28,7 @@ def check_files(
     code, told = Exit.OK, []
     for path in files:
         try:
-            file = load(path)
-            if slots is not None and file.plan is not None:
-                raise UsageError(f"--slots: {path} is a plan of MSCCL++, whose puts wait for none")
+            file = _loaded(path, slots)
         except KernbenchError as error:
             found = failed(error)
             code = max(code, Exit(found))
@@ -48,6 +46,18 @@ def check_files(
         except UsageError as error:
             return failed(error)
     return code
+
+
+def _loaded(path: Path, slots: int | None) -> Blocks:
+    """Returns a file.
+
+    Raises:
+        UsageError: If it is a plan of MSCCL++, and there are slots.
+    """
+    file = load(path)
+    if slots is not None and file.plan is not None:
+        raise UsageError(f"--slots: {path} is a plan of MSCCL++, whose puts wait for none")
+    return file
 
 
 def _lines(file: Blocks, verdict: Verdict, *, verbose: bool) -> list[str]:

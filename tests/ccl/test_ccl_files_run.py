@@ -44,7 +44,20 @@ def two_sends_first() -> Xml:
     return xml
 
 
-RUN = {**FILES, "two sends first": two_sends_first}
+def unequal_swap() -> Xml:
+    """Rank 0 sends two chunks as one, rank 1 one after the other, at the same time."""
+    xml = Xml("allgather", 2, 4)
+    for rank, count in ((0, 2), (1, 1)):
+        block = xml.block(rank, 1 - rank, -1)
+        for chunk in range(0, 2, count):
+            xml.step(block, "s", ("i", chunk), ("o", 0), count)
+        block = xml.block(rank, -1, 1 - rank)
+        for chunk in range(0, 2, 3 - count):
+            xml.step(block, "r", ("i", 0), ("o", 2 * (1 - rank) + chunk), 3 - count)
+    return xml
+
+
+RUN = {**FILES, "two sends first": two_sends_first, "unequal swap": unequal_swap}
 
 
 @pytest.mark.parametrize("name", RUN)
