@@ -43,9 +43,9 @@ class Plan:
         return json.dumps(self.root, indent=1)
 
     def block(self, rank: int) -> Block:
-        blocks = self.gpus[rank]["threadblocks"]
-        blocks.append({"id": len(blocks), "ops": [], "channels": [], "remote_buffer_refs": []})
-        blocks[-1]["rank"] = rank  # taken out by `done`
+        blocks: list[Block] = self.gpus[rank]["threadblocks"]
+        lists: Block = {"id": len(blocks), "ops": [], "channels": [], "remote_buffer_refs": []}
+        blocks.append({**lists, "rank": rank})  # `done` takes the rank out
         return blocks[-1]
 
     def done(self) -> "Plan":
