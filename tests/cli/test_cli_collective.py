@@ -44,7 +44,9 @@ def test_the_exit_code_is_that_of_the_worst_file(ring: Path, tmp_path: Path) -> 
 def test_a_file_takes_as_long_as_the_algorithm_that_it_was(ring: Path) -> None:
     code, text = kernbench("time", ring, "--topology", "sip8", "-b", "2M", "-e", "2M")
     assert code == 0
-    assert text.splitlines()[-1].split()[-3:] == ["ring", "71.07", "1.00"]
+    # A ring takes 71.07 us, as the shipped one; the library's choice, two rings, takes 67.69.
+    assert "71.07" in text.splitlines()[-1]
+    assert text.splitlines()[-1].split()[-3:] == ["ring_two_way", "67.69", "1.05"]
 
 
 @pytest.mark.parametrize(
