@@ -53,6 +53,7 @@ class ProcessGroup(Gathering[Exchange]):
         self.desc: Final = desc
         self.backend: Final = backend
         self.last: dict[int, Command] = {}
+        self._line: Final = object()  # not the group: its open exchanges would hold it
         self.messages: dict[int, int] = {}
         self.birth: Meeting | None = None
         self.destroyed: dict[int, CallSite | None] = {}
@@ -60,7 +61,7 @@ class ProcessGroup(Gathering[Exchange]):
         self.prepared: Final[Table[object, Prepared]] = Table("distributed.prepared")
 
     def _begin(self, title: str, number: int) -> Exchange:
-        return Exchange(title, number, self.ranks, line=self)
+        return Exchange(title, number, self.ranks, line=self._line)
 
     @property
     def group_name(self) -> str:

@@ -231,7 +231,8 @@ class Exchange(Meeting):
         joint: State that the ranks share; None until the first rank has made it.
         args: Log entries that are the same for all ranks' commands; None if they differ.
         mail: Values that travel beside the simulated bytes, by the global rank that gave them.
-        line: The group, whose collectives run one after another on each rank; None for a message.
+        line: Stands for the group, whose collectives run one after another on each rank; None for
+            a message.
     """
 
     is_message: ClassVar[bool] = False
