@@ -212,7 +212,7 @@ class QueueProfile:
 
 @dataclass(frozen=True, slots=True)
 class Choosing:
-    """How `auto` finds the fastest algorithm (ADR 0068); without it by estimates alone.
+    """How `auto` finds the fastest algorithm (ADR 0066); without it by estimates alone.
 
     Attributes:
         ranks: Groups of up to so many ranks are timed; 0 for none.

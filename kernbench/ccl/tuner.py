@@ -386,7 +386,7 @@ class Choices:
     ) -> Chosen:
         """Returns the candidate that takes the least time; the first of equals.
 
-        In groups of few ranks candidates are timed (ADR 0068), in larger ones estimated. Of those
+        In groups of few ranks candidates are timed (ADR 0066), in larger ones estimated. Of those
         that are hardly slower than the fastest, or on one NIC in place of all not much slower, it
         is one with the fewest channels, since each channel is simulated.
         """

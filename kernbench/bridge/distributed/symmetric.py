@@ -1,4 +1,4 @@
-"""`torch.distributed._symmetric_memory`: what stands for the C++ class of handles (ADR 0066)."""
+"""`torch.distributed._symmetric_memory`: what stands for the C++ class of handles (ADR 0064)."""
 
 import importlib
 from collections.abc import Callable, Iterator, Sequence
