@@ -128,7 +128,6 @@ def _cast_to(name: str, dtype: torch.dtype | None) -> Kernel:
     """Returns the kernel of an operation whose operands are cast.
 
     Args:
-        name: The operation.
         dtype: To which type; None: to the lower type.
     """
     call = INSTEAD.get(name) or _operation(name)

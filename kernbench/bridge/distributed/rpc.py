@@ -26,7 +26,6 @@ class _Agent(NamedTuple):
     """What a rank has begun.
 
     Attributes:
-        rank: Its number.
         workers: Names and numbers of all ranks, as PyTorch has them.
         store: Where they meet.
     """

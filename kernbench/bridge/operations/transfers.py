@@ -69,7 +69,6 @@ class Transfers:
         """Issues a copy; the host may not touch its tensor `host` before it has waited (C14, C15).
 
         Args:
-            name: Name of the command.
             engine: What copies.
             host: A tensor of the host that the copy uses while the host goes on.
             writes: Whether the copy writes it.

@@ -22,11 +22,7 @@ def _refuse(name: str, *_: Any, **__: Any) -> NoReturn:
 
 
 class _WithoutDevices(TorchDispatchMode):
-    """Refuses operations on tensors that a fork has got from its rank's device.
-
-    Args:
-        name: Name of the rank.
-    """
+    """Refuses operations on tensors that a fork has got from its rank's device."""
 
     def __init__(self, name: str) -> None:
         super().__init__()

@@ -39,7 +39,7 @@ from kernbench.bridge.distributed.world import (
     warn_not_in_group,
 )
 from kernbench.bridge.operations import as_cuda, dispatch_rules, eager, flex, graphs, triton_kernels
-from kernbench.bridge.programs import loading, megatron, passed, profiling, saving, scripts
+from kernbench.bridge.programs import loading, passed, profiling, saving, scripts
 from kernbench.bridge.tensors import device_type, devices, tensor_methods
 from kernbench.bridge.tensors.hazards import giving_bytes
 from kernbench.bridge.tensors.unwritten import noting_blank
@@ -47,6 +47,7 @@ from kernbench.isolation import children, clocks, endings, processes
 from kernbench.isolation import threads as rank_threads
 from kernbench.isolation.replaced import Patch, WhenImported
 from kernbench.isolation.replacing import Replacing
+from kernbench.libraries import megatron
 
 FACTORIES: Final = [
     *("arange", "empty", "empty_permuted", "empty_strided", "eye", "full", "linspace", "logspace"),
@@ -91,7 +92,7 @@ def patches(spawn: Callable[..., Any]) -> Iterator[Patch | WhenImported]:
     yield Patch(torch, "device", device_type.DEVICE)
     yield from autocast.patches()
     yield from pipelines.patches()
-    yield from megatron.patches()
+    yield from megatron.patches(lambda: HERE.rank)
     yield from tensor_methods.patches()
     yield from randomness.patches()
     for owner, name, value in as_cuda.replacements():

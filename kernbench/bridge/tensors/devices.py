@@ -149,7 +149,6 @@ def wrapper_subclass(kind: Any, *args: Any, **options: Any) -> Any:
 
     Args:
         kind: The class of the tensor that is made.
-        args: The other arguments.
         options: The other arguments by name.
     """
     rank, device = HERE.rank, options.get("device")

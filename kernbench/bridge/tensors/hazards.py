@@ -89,7 +89,6 @@ class Hazards:
 
         Args:
             operands: What the operation does with them.
-            name: Name of the operation.
 
         Returns:
             Whether its results get elements that nothing has written, see `Unwritten.carry`.
@@ -149,9 +148,6 @@ class Hazards:
 
     def check_read(self, tensor: torch.Tensor) -> None:
         """Checks that the host may read a tensor in a way that no mode sees.
-
-        Args:
-            tensor: A plain tensor.
 
         Raises:
             AccessError: If a collective uses it that nobody has waited for (C15, M10).

@@ -48,7 +48,6 @@ class Races:
 
         Args:
             held: The storage.
-            tensor: The operand.
             verb: What it does with the operand.
 
         Raises:
@@ -69,7 +68,6 @@ class Races:
 
         Args:
             held: The storage.
-            tensor: The result.
 
         Raises:
             AccessError: If the memory was a tensor's at which another stream may still be (M10).

@@ -50,7 +50,6 @@ class Resizes:
         """Runs the operation, and takes and gives back memory of the device.
 
         Args:
-            rank: The rank that runs it.
             call: Runs it.
 
         Raises:

@@ -328,7 +328,6 @@ class Unwritten:
 
         Args:
             held: Its memory.
-            name: Name of what does.
         """
         blank = self.found.get(held)
         if blank is None:

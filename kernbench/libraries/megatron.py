@@ -1,28 +1,51 @@
-"""Megatron-Core's experts: routers choose those that the run names, reports know the layers."""
+"""Megatron-Core's experts: routers choose those that the run names, reports know the layers.
+
+PyTorch is that of Megatron-Core's modules.
+"""
 
 import importlib
 import itertools
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
-import torch
-
-from kernbench.bridge.base.here import HERE
 from kernbench.distributed.exchanges import note_load
 from kernbench.isolation.replaced import Patch, WhenImported
+from kernbench.process.process import Process
 from kernbench.routing import Asked, Routing
 
 
-def patches() -> Iterator[WhenImported]:
-    """Returns what is replaced."""
+class Rank(Protocol):
+    """What is asked of a calling rank."""
+
+    @property
+    def process(self) -> Process:
+        """Its process."""
+
+    @property
+    def data(self) -> bool:
+        """Whether tensors hold values."""
+
+
+Here = Callable[[], Rank | None]
+"""Gives the calling rank; None where code of no rank calls."""
+
+
+def patches(here: Here) -> Iterator[WhenImported]:
+    """Returns what is replaced.
+
+    Args:
+        here: Asked at each call of what stands in place of Megatron-Core's.
+    """
     found = {"router": _of_router, "router_replay": _of_replay, "moe_layer": _of_layer}
     moe = "megatron.core.transformer.moe"
-    return (WhenImported(f"{moe}.{name}", patches) for name, patches in found.items())
+    return (WhenImported(f"{moe}.{name}", partial(of, here)) for name, of in found.items())
 
 
-def _routing() -> Routing | None:
-    return None if HERE.rank is None else HERE.rank.process.ctx.routing
+def _routing(here: Here) -> Routing | None:
+    rank = here()
+    return None if rank is None else rank.process.ctx.routing
 
 
 def _number(layer: Any) -> int:
@@ -30,28 +53,28 @@ def _number(layer: Any) -> int:
     return (getattr(layer, "layer_number", None) or 1) - 1
 
 
-def _of_router(module: ModuleType) -> Iterator[Patch]:
+def _of_router(here: Here, module: ModuleType) -> Iterator[Patch]:
     """Yields what lets routers replay, whether the program asks for it or not."""
     make = module.TopKRouter.__init__
 
     def made(self: Any, *args: Any, **options: Any) -> None:
         make(self, *args, **options)
-        if _routing() is not None:
+        if _routing(here) is not None:
             self.router_replay = self.router_replay or module.RouterReplay()
             self.router_replay.kernbench_router = self
 
     yield Patch(module.TopKRouter, "__init__", made)
 
 
-def _of_replay(module: ModuleType) -> Iterator[Patch]:
+def _of_replay(here: Here, module: ModuleType) -> Iterator[Patch]:
     """Yields what replays the run's choices, unless the program replays its own."""
     parallel_state = importlib.import_module("megatron.core.parallel_state")
     real = module.RouterReplay.get_replay_topk
 
     def get_replay_topk(
-        self: Any, scores: torch.Tensor, topk: int, groups: Any, group_topk: Any, compute: Any
+        self: Any, scores: Any, topk: int, groups: Any, group_topk: Any, compute: Any
     ) -> Any:
-        routing, action = _routing(), self.router_replay_action
+        routing, action = _routing(here), self.router_replay_action
         if routing is None or action not in (None, module.RouterReplayAction.RECORD):
             return real(self, scores, topk, groups, group_topk, compute)
         compute(scores, topk, groups, group_topk)  # takes its time
@@ -59,7 +82,7 @@ def _of_replay(module: ModuleType) -> Iterator[Patch]:
         layer, (tokens, experts) = _number(getattr(self, "kernbench_router", None)), scores.shape
         place = parallel_state.get_expert_tensor_and_model_parallel_rank()
         chosen = routing.without_gates(Asked(step, layer, place, tokens, experts, topk))
-        indices = torch.as_tensor(chosen).to(scores.device)
+        indices = module.torch.as_tensor(chosen).to(scores.device)
         if action is not None:
             self.record_indices(indices)
         return scores.gather(1, indices), indices
@@ -67,11 +90,11 @@ def _of_replay(module: ModuleType) -> Iterator[Patch]:
     yield Patch(module.RouterReplay, "get_replay_topk", get_replay_topk)
 
 
-def _of_layer(module: ModuleType) -> Iterator[Patch]:
+def _of_layer(here: Here, module: ModuleType) -> Iterator[Patch]:
     """Yields what names the parts of a layer, and notes what its experts get."""
     layers: Any = module.MoELayer
     for name in ("dispatch", "combine", "routed_experts_compute"):
-        yield Patch(layers, name, _ranged(getattr(layers, name), name.split("_")[-1]))
+        yield Patch(layers, name, _ranged(module, getattr(layers, name), name.split("_")[-1]))
     make = layers.__init__
 
     def made(self: Any, *args: Any, **options: Any) -> None:
@@ -80,8 +103,10 @@ def _of_layer(module: ModuleType) -> Iterator[Patch]:
 
         def noted(*rows: Any) -> Any:
             x, by_expert, *_ = found = sort(*rows)
-            if HERE.rank is not None and HERE.rank.data and by_expert.device.type == "cpu":
-                note = _note(self, x, by_expert.tolist(), next(calls))
+            rank = here()
+            if rank is not None and rank.data and by_expert.device.type == "cpu":
+                ranks_of = module.torch.distributed.get_process_group_ranks
+                note = _note(rank.process, ranks_of, self, x, by_expert.tolist(), next(calls))
                 note("forward")
                 if x.requires_grad:
                     x.register_hook(lambda _: note("backward"))
@@ -92,20 +117,21 @@ def _of_layer(module: ModuleType) -> Iterator[Patch]:
     yield Patch(layers, "__init__", made)
 
 
-def _ranged(real: Any, part: str) -> Any:
+def _ranged(module: ModuleType, real: Any, part: str) -> Any:
     def within(self: Any, *args: Any) -> Any:
-        with torch.profiler.record_function(f"moe {_number(self)} {part}"):
+        with module.torch.profiler.record_function(f"moe {_number(self)} {part}"):
             return real(self, *args)
 
     return within
 
 
-def _note(layer: Any, x: torch.Tensor, by_expert: list[int], step: int) -> Callable[[str], None]:
+def _note(
+    process: Process, ranks_of: Any, layer: Any, x: Any, by_expert: list[int], step: int
+) -> Callable[[str], None]:
     """Returns what notes the rows of a rank's experts, in a direction."""
     parallel_state = importlib.import_module("megatron.core.parallel_state")
-    dispatcher, process = layer.token_dispatcher, HERE.rank.process  # type: ignore[union-attr]
-    both = parallel_state.get_expert_tensor_and_model_parallel_group()
-    ranks = torch.distributed.get_process_group_ranks(both)
+    dispatcher = layer.token_dispatcher
+    ranks = ranks_of(parallel_state.get_expert_tensor_and_model_parallel_group())
     place, rows = parallel_state.get_expert_model_parallel_rank(), 0
     for splits in (getattr(dispatcher, f"{way}put_splits", None) for way in ("in", "out")):
         rows += 0 if splits is None else int(sum(splits) - splits[place])

@@ -1,0 +1,1 @@
+"""What libraries on PyTorch are given of a run."""
