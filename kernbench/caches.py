@@ -70,6 +70,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "tensors.signatures": 2048,
     "tensors.unions": 4096,
     "topology.files": 64,  # by name of a shipped machine
+    "triton.keys": 4,  # by folder of an installed Triton
     "tl.checked": 1024,
     "tl.elementwise": 1024,
     "tl.extremes": 64,

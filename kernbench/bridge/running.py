@@ -114,7 +114,6 @@ class Run:
     """A run of a program of PyTorch.
 
     Args:
-        process: The process of code outside of ranks.
         data: Whether tensors have numbers.
         fake: Whether a value that is read is 0 if there are none; otherwise that is an error.
         same_ranks: As of `bridged`.

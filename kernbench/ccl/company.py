@@ -111,6 +111,8 @@ class Company:
         self._recording: Recording | None = None
         self._came = 0  # of the starts in order, how many have come
         self._told = 0
+        # Ends that were known before the rank's start: it had called, with a start to come.
+        self._early: list[tuple[int, int, int, int]] = []
 
     @property
     def following(self) -> bool:
@@ -235,7 +237,7 @@ class Company:
 
     def _follow(self, recording: Recording) -> None:
         self._mode, self._recording = _Mode.FOLLOWING, recording
-        self._came = self._told = 0
+        self._came, self._told, self._early = 0, 0, []
         for member in self._members:
             member.follow()
         self._tell()
@@ -253,12 +255,19 @@ class Company:
             loop = self._all.loop
             owner = loop.owner(order.REVIEW)
             loop.at(max(when, loop.now), owner, self._look, recording, self._came)
+        ends, self._early = self._early, []
         while self._told < len(recording.ends):
-            known, number, rank, end = recording.ends[self._told]
-            if waits and known >= coming[self._came][0]:
+            if waits and recording.ends[self._told][0] >= coming[self._came][0]:
                 break
+            ends.append(recording.ends[self._told])
             self._told += 1
+        for place, (_, number, rank, end) in enumerate(ends):
+            if not self._has_come(number, rank):
+                self._early.append(ends[place])
+                continue
             self._members[number].settle(rank, begin + end)
+            if self._recording is not recording:
+                break  # it was the last end of those that have come
 
     def _has_come(self, number: int, rank: int) -> bool:
         return number < len(self._members) and rank in self._members[number].starts

@@ -73,7 +73,6 @@ class Region:
     """One block of each rank of a group.
 
     Args:
-        group: The group.
         number: Which of the group's it is, from 1.
         process: A rank of the group.
 

@@ -1,17 +1,18 @@
 """Registers simulated devices with Triton while ranks are there, if a program imports it."""
 
 import contextlib
-import functools
 import hashlib
 import importlib.metadata
 import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial, wraps
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+from kernbench.caches import cached
 from kernbench.errors import UsageError, call_site, site_fact
 from kernbench.isolation.replaced import Patch, WhenImported
 from kernbench.triton.benching import times_of
@@ -59,7 +60,7 @@ def patches(devices: Devices) -> Iterator[WhenImported]:
     Args:
         devices: Those of the run.
     """
-    yield WhenImported("triton.runtime.driver", functools.partial(_registered, devices))
+    yield WhenImported("triton.runtime.driver", partial(_registered, devices))
     yield WhenImported("triton.runtime.cache", _known_by_its_files)
     yield WhenImported("triton.runtime.interpreter", _not_interpreted)
     yield WhenImported("triton.testing", _measuring)
@@ -91,21 +92,20 @@ def _known_by_its_files(module: ModuleType) -> Iterator[Patch]:
 
     What the wheel lists has a hash of each file's bytes, as it was installed.
     """
+    yield Patch(module, "triton_key", partial(_key_of, Path(module.__file__ or "").parents[1]))
 
-    @functools.cache
-    def key() -> str:
-        files = Path(module.__file__ or "").parents[1]
-        parts = [str(files)]
-        for file in sorted([*files.rglob("*.py"), *files.glob("_C/libtriton*")]):
-            found = file.stat()
-            parts.append(f"{file} {found.st_size} {found.st_mtime_ns}")
-        try:
-            parts.append(importlib.metadata.distribution("triton").read_text("RECORD") or "")
-        except importlib.metadata.PackageNotFoundError:  # a tree of sources in the path
-            parts.append("")
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
-    yield Patch(module, "triton_key", key)
+@cached("triton.keys")
+def _key_of(files: Path) -> str:
+    parts = [str(files)]
+    for file in sorted([*files.rglob("*.py"), *files.glob("_C/libtriton*")]):
+        found = file.stat()
+        parts.append(f"{file} {found.st_size} {found.st_mtime_ns}")
+    try:
+        parts.append(importlib.metadata.distribution("triton").read_text("RECORD") or "")
+    except importlib.metadata.PackageNotFoundError:  # a tree of sources in the path
+        parts.append("")
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def _not_interpreted(module: ModuleType) -> Iterator[Patch]:
@@ -133,7 +133,7 @@ def _measuring(module: ModuleType) -> Iterator[Patch]:
 def _bench(module: ModuleType, real: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(real)
 
-    @functools.wraps(real)
+    @wraps(real)
     def bench(*args: Any, **options: Any) -> Any:
         if NOW.devices is None:
             return real(*args, **options)

@@ -58,6 +58,43 @@ def test_time_and_memory_are_those_of_a_run_with_numbers() -> None:
     assert (_run(data=False, worker=_train, ranks=4), sorted(_SEEN)) == with_numbers
 
 
+_STRIDES: list[tuple[int, ...]] = []
+
+
+def _convolves(rank: int) -> None:
+    import torch
+
+    last = torch.channels_last
+    torch.cuda.set_device(rank)
+    with torch.device("cuda"):
+        torch.manual_seed(0)
+        body = torch.nn.Sequential(
+            torch.nn.Conv2d(8, 16, 3, bias=False),
+            torch.nn.BatchNorm2d(16),
+            torch.nn.ReLU(),
+            torch.nn.ConvTranspose2d(16, 8, 3),
+        ).to(memory_format=last)
+        x = torch.ones(2, 8, 6, 6)
+        wide = torch.nn.Conv3d(8, 4, 1).to(memory_format=torch.channels_last_3d)
+    # The order of a result is that of any operand.
+    for given in x.contiguous(memory_format=last), x:
+        result = given
+        for layer in body:
+            result = layer(result)
+            _STRIDES.append(result.stride())
+        result.square().mean().backward()
+    _STRIDES.append(wide(x[..., None]).stride())
+    _STRIDES.append(torch.nn.functional.conv2d(x, torch.ones(4, 8, 1, 1, device="cuda")).stride())
+
+
+def test_convolutions_keep_the_order_of_elements_that_they_have_with_numbers() -> None:
+    _STRIDES.clear()
+    with_numbers = _run(data=True, worker=_convolves, ranks=1), [*_STRIDES]
+    assert _STRIDES[:4] == [(256, 1, 64, 16)] * 3 + [(288, 1, 48, 8)]
+    _STRIDES.clear()
+    assert (_run(data=False, worker=_convolves, ranks=1), _STRIDES) == with_numbers
+
+
 def _reads(rank: int) -> None:
     import torch
 

@@ -95,3 +95,26 @@ def test_what_comes_again_ends_as_on_the_network(seed: int) -> None:
     assert known == anew
     assert followed > 0
     assert none == 0
+
+
+def test_ranks_that_call_long_before_their_start_are_followed_too() -> None:
+    """Hosts run ahead, so ends may be known before starts: a recording tells each who has come."""
+
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 16).to("cuda"))
+        for _ in range(2):
+            model(torch.ones(4, 16)).sum().backward()
+        dist.destroy_process_group()
+
+    def ends(*, shadow: bool) -> tuple[int, int]:
+        with RuntimeContext(RunSpec(shadow=shadow)) as ctx:
+            ctx.multiprocessing.spawn(worker, nprocs=RANKS)
+            return ctx.engine.loop.now, ctx.collectives.companies.followed
+
+    caches.clear()
+    (first, _), (again, followed) = ends(shadow=False), ends(shadow=False)
+    caches.clear()
+    assert ends(shadow=True) == (first, 0)
+    assert first == again
+    assert followed > 0

@@ -21,16 +21,16 @@ from kernbench.units import format_time  # noqa: E402
 PAGE: Final = ROOT / "docs" / "shipped_machines.md"
 
 SUBJECTS: Final[Mapping[str, str]] = {
-    "products of matrices": "gemm gemm2 gemm_sustained",
+    "products of matrices": "gemm gemm2 gemm_sustained gemm_chain",
     "attention": "attention attention2",
     "elementwise operations, copies": "memory elementwise",
-    "operations over rows": "rowops rowops2",
+    "operations over rows": "rowops rowops2 rowops3",
     "look-ups, lists of tensors": "embedding optim",
     "copies between host and device": "pcie",
     "collectives": "collectives protocols concurrent",
     "messages": "p2p",
     "kernels beside collectives": "overlap overlap2",
-    "kernels of Triton": "triton_add triton_softmax triton_gemm triton_flash",
+    "kernels of Triton": "triton_add triton_softmax triton_gemm triton_flash triton_more",
     "layers over several ranks": "tp_mlp model cp_attention",
     "layers of experts": "moe",
     "calls of the host": "launch host host_ranks host_tp",

@@ -39,6 +39,7 @@ _EMPTY: Final = torch.empty_strided
 _META: Final = torch.device("meta")
 _ITEM: Final = torch.ops.aten._local_scalar_dense.default
 _COPY: Final = torch.ops.aten.copy_.default
+_CONVOLUTION: Final = torch.ops.aten.convolution.default
 _MASKED_FILLS: Final = frozenset(
     (torch.ops.aten.masked_fill.Tensor, torch.ops.aten.masked_fill_.Tensor)
 )
@@ -235,7 +236,8 @@ class ShapeMode(DirectMode):
         if known.operands.writes and args and _overlaps(args[0]):
             _try_on_host(func, args, kwargs)
         run = partial(shaped, self._rank, func, args, kwargs)
-        return known.resizes.run(self._rank, run, args, kwargs) if known.resizes.some else run()
+        out = known.resizes.run(self._rank, run, args, kwargs) if known.resizes.some else run()
+        return _as_cudnn(out, *args[:2]) if func is _CONVOLUTION else out
 
     @contextlib.contextmanager
     def remembering(self, value: int | None = None) -> Iterator[None]:
@@ -251,6 +253,15 @@ class ShapeMode(DirectMode):
             yield
         finally:
             self._written = self._value = None
+
+
+def _as_cudnn(out: torch.Tensor, *operands: torch.Tensor) -> torch.Tensor:
+    """Returns a convolution's result in the order that cuDNN takes of operands, `meta` does not."""
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(out.dim())
+    if last is None or out.dtype is torch.float64:
+        return out
+    is_last = [x.is_contiguous(memory_format=last) and not x.is_contiguous() for x in operands]
+    return out.to(memory_format=last) if any(is_last) else out
 
 
 def _overlaps(tensor: Any) -> bool:

@@ -30,7 +30,6 @@ def check_room(rank: Rank, place: int, args: Any, kwargs: Any) -> None:
     """Checks that the device has room for a tensor that is about to be made.
 
     Args:
-        rank: The rank that makes it.
         place: Which argument is its size.
 
     Raises:

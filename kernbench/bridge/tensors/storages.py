@@ -349,7 +349,6 @@ def block(rank: Rank, memory: Any, nbytes: int, label: object) -> Storage:
     """Takes a block of a memory.
 
     Args:
-        rank: The rank that needs it.
         label: What it is for, in reports.
 
     Raises:
