@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from bridge_devices import in_main, on_ranks
 
+from kernbench import caches
 from kernbench.errors import KernbenchError, UsageError
 from kernbench.ranks.spawn_errors import SpawnException
 from kernbench.triton.registering import _known_by_its_files
@@ -420,6 +421,7 @@ def test_the_cache_on_disk_knows_triton_by_sizes_and_times_of_its_files(tmp_path
     module.__file__ = str(tmp_path / "runtime" / "cache.py")
 
     def key() -> str:
+        caches.clear()  # of a process of its own
         (patch,) = _known_by_its_files(module)
         return str(patch.value())
 
