@@ -37,7 +37,7 @@ _PE: Final = "system.sip.pe"
 _TRITON: Final = "triton_add triton_softmax triton_gemm triton_flash triton_more"
 LAWS: Final[Sequence[tuple[str, str, str, str]]] = (
     ("products", f"{_PE}.gemm.library", "", "gemm gemm2 gemm_sustained"),
-    ("attention", f"{_PE}.attention", "", "attention attention2"),
+    ("attention", f"{_PE}.attention", "", "attention attention2 attention3"),
     ("elementwise", "system.sip.kernels", _ELEMENTS, "memory elementwise"),
     ("rows", "system.sip.kernels", _ROWS, "rowops rowops2 rowops3"),
     ("look-ups", "system.sip.kernels", "embedding", "embedding"),

@@ -51,6 +51,7 @@ class Kernel(NamedTuple):
     tile: tuple[int, int]
     rate: FlopRate
     scores: FlopRate
+    fp32: int | None = None
 
 
 def peak_of(gemm: GemmSpec) -> FlopRate:
@@ -75,7 +76,8 @@ def kernel_of(pe: PeSpec, backend: str, direction: Direction) -> Kernel:
                 FlopRate(max(1, whole.per_second * percent // 100))
                 for whole, percent in ((peak_of(pe.gemm), each.share), (pe.math, each.scores))
             )
-            return Kernel(each.start, each.program, each.adding, each.tile, rate, scores)
+            times = each.start, each.program, each.adding
+            return Kernel(*times, each.tile, rate, scores, each.fp32)
     scores = FlopRate(max(1, pe.math.per_second // _OPERATIONS))
     return Kernel(0, 0, 0, (128, 128), pe.gemm.rate["bf16"], scores)
 
@@ -130,9 +132,12 @@ def duration_ps(
     rates = pe.gemm.rate
 
     def tile_of(rows: int) -> int:
+        slower = spec.fp32 if machine_dtype == "fp32" else None
+        like = "bf16" if slower else machine_dtype
         flop = 2 * rows * columns * widths * rates["bf16"].per_second
-        multiplied = spec.rate.duration_ps(-(-flop // rates[machine_dtype].per_second))
-        return multiplied + spec.scores.duration_ps(rows * columns)
+        multiplied = spec.rate.duration_ps(-(-flop // rates[like].per_second))
+        whole = multiplied + spec.scores.duration_ps(rows * columns)
+        return -(-100 * whole // slower) if slower else whole
 
     turned = direction == "backward"
     lengths = np.concatenate([_lengths(each, spec.tile, turned=turned) for each in patterns])

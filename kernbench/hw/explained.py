@@ -275,16 +275,16 @@ class ExplainedLibrary(Library):
         patterns: tuple[Bands, ...],
         nbytes: int,
     ) -> Explained:
-        given = backend, direction, machine_dtype, shape, patterns
+        given, law = (backend, direction, machine_dtype, shape, patterns), f"{ATTENTION}.{backend}"
         total, engines = super()._attention(*given, nbytes), super()._attention(*given, 0)
         fixed = super()._elementwise(0, 0) + kernel_of(self.sip.pe, backend, direction).start
         traffic = self._reading(nbytes) if direction == "forward" else self._traffic(nbytes)
-        parts: Parts = {("launch", ATTENTION): Spent(fixed, fixed)} if fixed else {}
+        parts: Parts = {("launch", law): Spent(fixed, fixed)} if fixed else {}
         streamed = total - engines
         if streamed < traffic and streamed:  # it goes on beside the engines, and takes longer
             streamed = total - fixed
         if streamed:
-            parts["HBM", ATTENTION] = Spent(streamed, self._traffic(nbytes))
+            parts["HBM", law] = Spent(streamed, self._traffic(nbytes))
         took = total - fixed - streamed
         if took:
             widths = shape.width + shape.value_width
@@ -296,7 +296,7 @@ class ExplainedLibrary(Library):
             flop = 2 * seen * widths * rates["bf16"].per_second
             flop = -(-flop // rates[machine_dtype].per_second)
             roof = self._at_peak(peak_of(self.sip.pe.gemm), flop)
-            parts["tensor", ATTENTION] = Spent(took, roof)
+            parts["tensor", law] = Spent(took, roof)
         return Explained(total, parts)
 
     def _held(self, duration: int, programs: int) -> int:

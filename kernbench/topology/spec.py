@@ -317,6 +317,8 @@ class AttentionSpec:
         scores: Scores that one PE works on a second beside products, in percent of `math`.
         adding: What it takes more if PEs divide the keys of a few queries, to add their sums.
             Default: nothing.
+        fp32: Percent of the pace of `bf16` at which it goes through tiles of `fp32`. Default:
+            products as in `gemm.rate`, all else as for `bf16`.
     """
 
     backend: Literal["flash", "cudnn", "efficient"]
@@ -327,6 +329,7 @@ class AttentionSpec:
     share: Percent
     scores: Percent
     adding: Latency = Ps(0)
+    fp32: Percent | None = None
 
 
 @dataclass(frozen=True, slots=True)

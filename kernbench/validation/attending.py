@@ -18,8 +18,9 @@ def _attention(torch: Any, row: Row) -> Mapping[str, float]:
     """Forward without gradients, and the gradients of query, key and value."""
     kind, batch, heads, groups, queries, keys, width, causal = lines.attention(row)
     backend = getattr(torch.nn.attention.SDPBackend, _BACKENDS[kind])
-    q = new(torch, batch, heads, queries, width, grad=True)
-    k, v = (new(torch, batch, groups, keys, width, grad=True) for _ in range(2))
+    dtype = row.get("dtype") or "bf16"
+    q = new(torch, batch, heads, queries, width, dtype=dtype, grad=True)
+    k, v = (new(torch, batch, groups, keys, width, dtype=dtype, grad=True) for _ in range(2))
 
     def forward() -> Any:
         with torch.nn.attention.sdpa_kernel([backend]):
@@ -52,6 +53,12 @@ TABLES: Final = (
         name="attention2",
         about="attention of more shapes, and one query for many keys",
         columns={"kind": WORD, "backend": WORD, **_SHAPE, "sq": COUNT, "s": COUNT, **_TIMES},
+        program=_attention,
+    ),
+    Table(
+        name="attention3",
+        about="memory-efficient attention, which PyTorch takes for fp32 and for masks; also bf16",
+        columns={"dtype": WORD, "backend": WORD, **_SHAPE, "sq": COUNT, "s": COUNT, **_TIMES},
         program=_attention,
     ),
 )

@@ -175,6 +175,7 @@ USERS: Final = {
         "share": "attention",
         "scores": "attention",
         "adding": "attention",
+        "fp32": "attention",
     },
     "system.sip.pe.tcm": {
         "capacity": "the largest tile of a `tl` kernel; slots",

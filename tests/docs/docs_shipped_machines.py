@@ -22,7 +22,7 @@ PAGE: Final = ROOT / "docs" / "shipped_machines.md"
 
 SUBJECTS: Final[Mapping[str, str]] = {
     "products of matrices": "gemm gemm2 gemm_sustained gemm_chain",
-    "attention": "attention attention2",
+    "attention": "attention attention2 attention3",
     "elementwise operations, copies": "memory elementwise",
     "operations over rows": "rowops rowops2 rowops3",
     "look-ups, lists of tensors": "embedding optim",

@@ -99,6 +99,14 @@ def test_other_types_have_the_proportions_of_products() -> None:
     assert fp32 * (rates[0] - LAUNCH) == bf16 * (rates[1] - LAUNCH)
 
 
+def test_a_kernel_may_have_a_pace_of_its_own_for_fp32() -> None:
+    pe = replace(OWN.sip.pe, attention=(replace(FORWARD, fp32=25),))
+    library, shape, pattern = Library(replace(SIP8, pe=pe)), Shape(1, 1, 1, 1, 1), (seen(32, 16),)
+    for name, tiles in ("bf16", 1), ("fp32", 4):
+        found = library.attention("flash", "forward", name, shape, pattern, 0)
+        assert found == LAUNCH + START + PROGRAM + tiles * SMALL
+
+
 def test_heads_of_a_group_share_a_tile_if_all_their_queries_fit() -> None:
     def time(queries: int, heads: int) -> int:
         shape = Shape(32, heads, 1, 1, 1)

@@ -176,8 +176,8 @@ def test_attention_counts_two_products_of_what_is_seen() -> None:
     assert isinstance(found, Explained)
     pairs = sum(rows_ - row for row in range(rows_))  # query i sees keys i to the last
     roof = ceil(heads * 4 * pairs * width * 10**12 / (132 * 7.49e12))
-    assert found.parts["tensor", "pe.attention"].roof == roof
-    assert found.parts["launch", "pe.attention"].ps == _LAUNCH + 1_700_000
+    assert found.parts["tensor", "pe.attention.flash"].roof == roof
+    assert found.parts["launch", "pe.attention.flash"].ps == _LAUNCH + 1_700_000
 
 
 def test_arithmetic_keeps_the_parts() -> None:

@@ -315,6 +315,7 @@ def test_laws_that_tables_judge_are_keys_of_the_machine() -> None:
     assert set(laws.laws) - kernels == {
         "pe.gemm",
         "pe.attention",
+        "pe.attention.efficient",
         "pe.programs",
         "host.pcie",
         "ccl",

@@ -33,6 +33,7 @@ MOST = {
     "pcie": 3,
     "attention": 3,
     "attention2": 4,
+    "attention3": 13,
     "collectives": 6,
     "collectives forced": 7,
     "protocols": 6,
