@@ -278,6 +278,18 @@ class _Lock:
         raise TypeError("cannot pickle '_thread.lock' object")
 
 
+def _of_caller(name: str) -> Callable[..., Any]:
+    """Returns a method that calls that of the calling rank's lock.
+
+    `Condition` takes methods of a lock once, and may serve ranks other than the one that made it.
+    """
+
+    def call(self: "_RLock", *args: Any, **options: Any) -> Any:
+        return getattr(self._mine(), name)(*args, **options)
+
+    return call
+
+
 class _RLock:
     """A lock that a thread may take again; each rank that shares it has its own."""
 
@@ -293,8 +305,10 @@ class _RLock:
             lock = self._locks[rank] = _PythonRLock()
         return lock
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._mine(), name)  # among them those that `Condition` takes
+    acquire, release = _of_caller("acquire"), _of_caller("release")
+    _is_owned, _release_save = _of_caller("_is_owned"), _of_caller("_release_save")
+    _acquire_restore = _of_caller("_acquire_restore")
+    _at_fork_reinit = _of_caller("_at_fork_reinit")
 
     def __enter__(self) -> bool:
         return bool(self._mine().acquire())

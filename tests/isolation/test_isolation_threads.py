@@ -128,6 +128,22 @@ def test_a_lock_that_a_rank_holds_while_it_waits_for_others_stops_nobody() -> No
     assert sorted(entered) == [0, 0, 1, 1]
 
 
+def test_a_condition_of_a_library_serves_the_ranks_that_come_after_its_maker() -> None:
+    def worker(rank: int) -> None:
+        if rank == 0 and not conditions:
+            conditions.append(threading.Condition(threading.RLock()))
+        import torch.distributed as dist
+
+        dist.barrier()
+        with conditions[0]:
+            conditions[0].notify_all()
+            conditions[0].wait(0.001)
+
+    conditions: list[threading.Condition] = []
+    for _ in range(2):  # as a module that a rank of an earlier run has imported
+        on_ranks(worker)
+
+
 def test_a_tensor_of_another_rank_is_refused_in_a_thread_as_well() -> None:
     def worker(rank: int) -> None:
         import torch.distributed as dist
