@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from functools import cache
 from pathlib import Path
 
@@ -138,11 +137,9 @@ def test_what_an_import_really_runs_is_reached(module: str) -> None:
     assert [each for each in loaded if file not in users[each]] == []
 
 
-def test_of_this_checkout_it_names_the_near_tests_in_little_time() -> None:
-    start = time.process_time()
+def test_of_this_checkout_it_names_the_near_tests() -> None:
     graph = affected.Graph()
     found = graph.affected(["kernbench/run_spec/values.py"])
-    assert time.process_time() - start < 2
     assert {"tests/run_spec/test_run_spec.py", "tests/cli/test_cli_options.py"} <= {*found}
     assert graph.affected(["kernbench/run_spec/values.py"]) == found
     near = graph.affected(["tests/support/run_specs.py"])
