@@ -5,6 +5,7 @@ import re
 import sys
 import warnings
 from contextlib import ExitStack
+from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -89,10 +90,34 @@ def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[None]") 
         measures.note(item, kb_leaks=str(error))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_keyboard_interrupt(excinfo: "pytest.ExceptionInfo[BaseException]") -> None:
+    """Leaves out frames without a line, at which pytest fails: a signal may come between lines."""
+    error: BaseException | None = excinfo.value
+    while error is not None:
+        error.__traceback__ = _with_lines(error.__traceback__)
+        error = error.__cause__ or error.__context__
+    excinfo.traceback = type(excinfo.traceback)(excinfo.value.__traceback__ or ())
+
+
+def _with_lines(entry: TracebackType | None) -> TracebackType | None:
+    entries = []
+    while entry is not None:
+        entries.append(entry)
+        entry = entry.tb_next
+    kept: TracebackType | None = None
+    for each in reversed(entries):
+        line: int | None = each.tb_lineno  # None where CPython knows none
+        if line is not None:
+            kept = TracebackType(kept, each.tb_frame, each.tb_lasti, line)
+    return kept
+
+
 @pytest.fixture
 def kernbench(request: pytest.FixtureRequest) -> "Iterator[Kernbench]":
     """Runs workers on fresh simulated machines; fails the test if anything is left behind."""
     # Imported here, so that tests that do not simulate do not pay for it.
+
     from kernbench.ranks.world import GroupLeakWarning
     from kernbench.testing import measures
     from kernbench.testing.harness import Kernbench

@@ -8,7 +8,7 @@ import pytest
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench.errors import UsageError
-from kernbench.testing import Kernbench
+from kernbench.testing import Kernbench, plugin
 from kernbench.testing.leaks import LeftoverError
 
 pytest_plugins = ["pytester"]
@@ -216,3 +216,22 @@ def test_groups_that_are_left_fail_the_test_with_the_list(pytester: pytest.Pytes
             "*KeyError: 'no data'",
         ]
     )
+
+
+def test_an_interrupt_between_lines_can_be_shown() -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    def again() -> None:
+        try:
+            interrupted()
+        except KeyboardInterrupt as error:
+            raise KeyboardInterrupt from error
+
+    interrupted.__code__ = interrupted.__code__.replace(co_linetable=b"")
+    with pytest.raises(KeyboardInterrupt) as found:
+        again()
+    with pytest.raises((TypeError, RuntimeError)):
+        found.getrepr()  # pytest alone
+    plugin.pytest_keyboard_interrupt(found)
+    assert "KeyboardInterrupt" in str(found.getrepr())
