@@ -86,7 +86,6 @@ def _run(
     from kernbench.cli.run import run_bench
     from kernbench.errors import UsageError
     from kernbench.scripts.program import is_of_pytorch
-    from kernbench.scripts.pytorch import with_devices
 
     try:
         if options["spec"] is not None:
@@ -99,7 +98,7 @@ def _run(
             if not spec.as_torch and is_of_pytorch(Path(bench)):
                 source = context.get_parameter_source("topology")
                 named = source is not None and source.name == "COMMANDLINE"
-                spec = with_devices(torchrun_options.of_pytorch(spec, named))
+                spec = torchrun_options.of_pytorch(spec, named)
                 if not options["quiet"]:
                     print(
                         f"kernbench: {Path(bench).name} imports PyTorch itself: it runs as with "

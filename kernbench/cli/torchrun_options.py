@@ -133,12 +133,19 @@ def of_pytorch(spec: RunSpec, machine_named: bool) -> RunSpec:
     Args:
         spec: A run of a script that imports PyTorch itself.
         machine_named: Whether the command names the machine of `spec`.
+
+    Raises:
+        ConfigError: If something is wrong with the file of the machine.
     """
-    return replace(
-        spec,
-        pytorch=PytorchRun(),
-        nproc_per_node=spec.nproc_per_node or 1,
-        topology=spec.topology if machine_named else ONE_NODE,
+    from kernbench.scripts.pytorch import with_devices
+
+    return with_devices(
+        replace(
+            spec,
+            pytorch=PytorchRun(),
+            nproc_per_node=spec.nproc_per_node or 1,
+            topology=spec.topology if machine_named else ONE_NODE,
+        )
     )
 
 

@@ -311,11 +311,8 @@ def _polling(polls: Sequence[Poll], deadlock: DeadlockError) -> Verdict:
 
 
 def _kernels(ranks: Sequence[int]) -> str:
-    return (
-        f"a kernel of {folded(ranks)} polls"
-        if len(ranks) == 1
-        else (f"kernels of {folded(ranks)} poll")
-    )
+    named = folded(ranks)
+    return f"a kernel of {named} polls" if len(ranks) == 1 else f"kernels of {named} poll"
 
 
 def tags_differ(sends: Sequence[Transfer], receives: Sequence[Transfer]) -> Verdict:

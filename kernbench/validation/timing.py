@@ -1,6 +1,6 @@
 """How a call was measured, as code of a rank; each function takes either `torch`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from kernbench.calibration.lines import DTYPES, REPLAYS
@@ -38,17 +38,7 @@ def alone_us(torch: Any, call: Call, calls: int = 1) -> float:
         calls: How often it is called between the events; the time is of one.
     """
     flush = new(torch, FLUSH_BYTES, dtype="int8")
-    call()
-    torch.cuda.synchronize()
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    for _ in range(LEAD):
-        flush.zero_()
-    begin.record()
-    for _ in range(calls):
-        call()
-    end.record()
-    torch.cuda.synchronize()
-    return 1e3 * float(begin.elapsed_time(end)) / calls
+    return _between_events(torch, [flush.zero_] * LEAD, call, calls)
 
 
 def replayed_us(torch: Any, call: Call) -> float:
@@ -77,15 +67,7 @@ def eager_us(torch: Any, call: Call, calls: int = REPLAYS) -> float:
         call: What is timed; called once before.
         calls: How often it is called between the events; the time is of one.
     """
-    call()
-    torch.cuda.synchronize()
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    begin.record()
-    for _ in range(calls):
-        call()
-    end.record()
-    torch.cuda.synchronize()
-    return 1e3 * float(begin.elapsed_time(end)) / calls
+    return _between_events(torch, [], call, calls)
 
 
 def behind_us(torch: Any, before: Call, call: Call, calls: int) -> float:
@@ -97,12 +79,19 @@ def behind_us(torch: Any, before: Call, call: Call, calls: int) -> float:
         call: What is timed; called three times before.
         calls: How often it is called between the events; the time is of one.
     """
-    for _ in range(3):
+    return _between_events(torch, [before] * 2, call, calls, warm_up=3)
+
+
+def _between_events(
+    torch: Any, lead: Sequence[Call], call: Call, calls: int, warm_up: int = 1
+) -> float:
+    """Returns the microseconds of a call between two events, behind what keeps the device busy."""
+    for _ in range(warm_up):
         call()
     torch.cuda.synchronize()
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    before()
-    before()
+    for each in lead:
+        each()
     begin.record()
     for _ in range(calls):
         call()

@@ -11,7 +11,6 @@ import pytest
 from bridge_torchrun import run
 
 import kernbench
-from kernbench.cli.app import app
 from kernbench.ranks.spawn_errors import SpawnException
 from kernbench.run_spec import PytorchRun, RunSpec
 
@@ -115,19 +114,15 @@ def test_run_takes_a_script_of_pytorch_as_torchrun_does(
     script.write_text(EACH_RANK)
     assert run("--nproc-per-node", 2, script) == 0
     there = capsys.readouterr().out
-    with pytest.raises(SystemExit) as ended:
-        app(["run", "--nproc-per-node", "2", str(script)])
-    assert (ended.value.code, capsys.readouterr()) == (
-        0,
-        (
-            there,
-            "kernbench: train.py imports PyTorch itself: it runs as with `kernbench torchrun`; "
-            "--as-torch lets `import torch` mean kernbench.torch\n",
-        ),
+    assert run("--nproc-per-node", 2, script, command="run") == 0
+    assert capsys.readouterr() == (
+        there,
+        "kernbench: train.py imports PyTorch itself: it runs as with `kernbench torchrun`; "
+        "--as-torch lets `import torch` mean kernbench.torch\n",
     )
-    with pytest.raises(SystemExit) as ended:
-        app(["run", "-q", "--topology", "sip8", "--json", f"{tmp_path}/run.json", str(script)])
-    assert (ended.value.code, capsys.readouterr().err) == (0, "")
+    quiet = ("-q", "--topology", "sip8", "--json", tmp_path / "run.json")
+    assert run(*quiet, script, command="run") == 0
+    assert capsys.readouterr().err == ""
     spec = RunSpec.from_file(tmp_path / "run.json")
     assert (spec.topology, spec.nproc_per_node, spec.pytorch) == ("sip8", 1, PytorchRun())
 

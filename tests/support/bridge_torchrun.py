@@ -1,12 +1,12 @@
-"""Runs `kernbench torchrun` in this process."""
+"""Runs commands of kernbench in this process."""
 
 import pytest
 
 from kernbench.cli.app import app
 
 
-def run(*words: object) -> object:
-    """Returns the exit code of `kernbench torchrun WORDS`."""
+def run(*words: object, command: str = "torchrun") -> object:
+    """Returns the exit code of `kernbench COMMAND WORDS`."""
     with pytest.raises(SystemExit) as ended:
-        app(["torchrun", *map(str, words)])
+        app([command, *map(str, words)])
     return ended.value.code
