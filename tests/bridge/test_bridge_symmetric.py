@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from bridge_devices import on_ranks
+from bridge_devices import milliseconds, on_ranks
 
 from kernbench.errors import UnsupportedError
 from kernbench.ranks.spawn_errors import SpawnException
@@ -25,17 +25,6 @@ def begin(rank: int, ranks: int) -> Any:
     import torch.distributed._symmetric_memory as symmetric
 
     return symmetric
-
-
-def milliseconds(work: Any) -> float:
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    torch.zeros(1 << 28, dtype=torch.uint8, device="cuda")  # the host gets ahead of the device
-    first.record()
-    work()
-    last.record()
-    torch.cuda.synchronize()
-    return float(first.elapsed_time(last))
 
 
 def test_ranks_read_and_write_each_others_memory() -> None:

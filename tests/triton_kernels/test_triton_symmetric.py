@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from bridge_devices import on_ranks
+from bridge_devices import milliseconds, on_ranks
 
 from kernbench.errors import UnsupportedError
 from kernbench.ranks.spawn_errors import SpawnException
@@ -26,17 +26,6 @@ def begin(rank: int, ranks: int, size: int, dtype: Any = None) -> tuple[Any, Any
 
     mine = symmetric.empty(size, dtype=dtype or torch.float32, device="cuda")
     return mine, symmetric.rendezvous(mine, dist.group.WORLD)
-
-
-def milliseconds(work: Any) -> float:
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    torch.zeros(1 << 28, dtype=torch.uint8, device="cuda")  # the host gets ahead of the device
-    first.record()
-    work()
-    last.record()
-    torch.cuda.synchronize()
-    return float(first.elapsed_time(last))
 
 
 def test_a_kernel_reads_all_devices_by_their_pointers_and_over_the_link() -> None:
@@ -91,7 +80,18 @@ def test_who_comes_late_holds_up_the_others() -> None:
     assert max(found) - min(found) < 0.01
 
 
-def test_a_flag_that_one_stores_is_seen_by_one_who_polls_it() -> None:
+def by_a_kernel(theirs: Any, handle: Any) -> None:
+    del handle
+    kernels.tell[(1,)](theirs, theirs[2:], 7)
+
+
+def by_a_stream(theirs: Any, handle: Any) -> None:
+    theirs[:1].fill_(7)
+    handle.stream_write_value32(theirs, 2, 1)
+
+
+@pytest.mark.parametrize("tell", [by_a_kernel, by_a_stream])
+def test_a_flag_that_one_stores_is_seen_by_one_who_polls_it(tell: Any) -> None:
     def work(rank: int) -> tuple[int, float]:
         mine, handle = begin(rank, 2, 4, torch.int32)
         mine.zero_()
@@ -102,7 +102,7 @@ def test_a_flag_that_one_stores_is_seen_by_one_who_polls_it() -> None:
         theirs = handle.get_buffer(0, (4,), torch.int32)
         if rank:
             torch.zeros(1 << 29, dtype=torch.uint8, device="cuda")
-            kernels.tell[(1,)](theirs, theirs[2:], 7)
+            tell(theirs, handle)
         else:
             kernels.listen[(1,)](out, theirs, theirs[2:])
         last.record()
@@ -111,31 +111,6 @@ def test_a_flag_that_one_stores_is_seen_by_one_who_polls_it() -> None:
 
     (value, listened), (_, told) = on_ranks(work, 2)
     assert value == 7
-    assert listened == pytest.approx(told, abs=0.01)
-    assert told > 0.1
-
-
-def test_a_kernel_waits_for_a_flag_that_a_stream_writes() -> None:
-    def work(rank: int) -> tuple[int, float]:
-        mine, handle = begin(rank, 2, 4, torch.int32)
-        mine.zero_()
-        out = torch.zeros(1, dtype=torch.int32, device="cuda")
-        handle.barrier()
-        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        first.record()
-        theirs = handle.get_buffer(0, (4,), torch.int32)
-        if rank:
-            torch.zeros(1 << 29, dtype=torch.uint8, device="cuda")
-            theirs[:1].fill_(9)
-            handle.stream_write_value32(theirs, 2, 1)
-        else:
-            kernels.listen[(1,)](out, theirs, theirs[2:])
-        last.record()
-        torch.cuda.synchronize()
-        return out.item(), float(first.elapsed_time(last))
-
-    (value, listened), (_, told) = on_ranks(work, 2)
-    assert value == 9
     assert listened == pytest.approx(told, abs=0.01)
     assert told > 0.1
 
