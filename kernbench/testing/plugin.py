@@ -5,6 +5,7 @@ import re
 import sys
 import warnings
 from contextlib import ExitStack
+from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
@@ -108,7 +109,10 @@ def _with_lines(entry: TracebackType | None) -> TracebackType | None:
     kept: TracebackType | None = None
     for each in reversed(entries):
         line: int | None = each.tb_lineno  # None where CPython knows none
-        if line is not None:
+        # A traced frame has the line of the last event there, and none at its instruction.
+        positions = each.tb_frame.f_code.co_positions()
+        here = next(islice(positions, max(each.tb_lasti, 0) // 2, None), None)
+        if line is not None and here is not None:
             kept = TracebackType(kept, each.tb_frame, each.tb_lasti, line)
     return kept
 
