@@ -80,6 +80,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "tl.types": 4096,
     "tl.sources": 256,  # the syntax tree of a kernel
     "triton.counters": 512,  # as kernels
+    "triton.launches": 4096,  # some numbers for each
     "triton.machine_code": 4096,  # some numbers for each
     "triton.kernels": 512,  # by text: the steps of a kernel
     "ccl.rails": 256,  # walks of a group, and what they have of the links

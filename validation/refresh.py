@@ -46,6 +46,7 @@ LAWS: Final[Sequence[tuple[str, str, str, str]]] = (
     ("memories", "system.sip.cube.hbm", "", "memory"),
     ("the L2 in graphs", "system.sip.warm", "", "memory tp_mlp"),
     ("PCIe", "system.host.pcie", "", "pcie"),
+    ("memory of other devices", "system.sip.peers", "", "symmetric"),
     ("convolutions, norms, pools", "system.sip.kernels", _IMAGES, "images"),
     ("collectives, messages", "queues", "nccl", "collectives protocols concurrent p2p"),
     ("host", "system.host", "dispatch dispatch_of eager", "launch programs model"),

@@ -55,6 +55,7 @@ class GridLaunch:
         estimated: Whether instructions, registers and shared memory are, for want of machine code.
         waits: How often a turn waits for its loads, if it waits for its own.
         beside: Whether the products of a turn go on beside the instructions of the next.
+        away: Picoseconds by which loads are longer on their way than from the device's own memory.
     """
 
     warps: int
@@ -70,6 +71,7 @@ class GridLaunch:
     estimated: bool = False
     waits: Fraction = Fraction(1)
     beside: bool = False
+    away: int = 0
 
     @property
     def programs(self) -> int:
@@ -196,11 +198,13 @@ class _Times:
             alone = launch.instructions * spec.step + max(in_turns * spec.step, products)
         else:
             alone = instructions * spec.step + own
-        alone += spec.latency
+        latency = spec.latency + launch.away
+        # Before a loop, addresses and the like are loaded, which are near.
+        alone += spec.latency if turns else latency
         if launch.stages <= 1:
-            alone += ceil(turns * launch.waits) * spec.latency
+            alone += ceil(turns * launch.waits) * latency
         else:
-            fed = (turns * spec.latency + in_turns * spec.step) // (launch.stages - 1)
+            fed = (turns * latency + in_turns * spec.step) // (launch.stages - 1)
             alone = max(alone, launch.instructions * spec.step + spec.latency + fed)
         ways: dict[Resource, int] = {
             "latency": alone,

@@ -13,7 +13,7 @@ from kernbench.ranks.meeting import Call, Exchange
 from kernbench.ranks.world import world_of
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.symmetric.links import latency
+from kernbench.symmetric.links import latency, peers_of
 
 
 class Barriers(ProcessGroup):
@@ -92,6 +92,9 @@ def wait_for_call(process: Process, moved: Event, label: object) -> None:
 class _Together:
     """The time of one barrier, as a `Joint`: a word goes from each device to each other one.
 
+    As the kernel of PyTorch does: atomic operations change the words of all others at once, after a
+    fence, and then look at their own.
+
     Args:
         engine: What runs it.
         sips: The devices, by place.
@@ -125,10 +128,12 @@ class _Together:
         for here, (mine, begun) in sorted(self._came.items()):
             sip = self._sips[here]
             launch = engine.devices[sip].library.sip.launch if engine.timed else 0
-            end = launch + max(
-                at + latency(engine, self._sips[there], sip)
-                for there, (_, at) in self._came.items()
-            )
+            peers = peers_of(engine, sip)
+            ways = {there: latency(engine, self._sips[there], sip) for there in self._came}
+            # It goes on when its own words are there and known to be, and it has those of others.
+            sent = self._came[here][1] + 2 * max(ways.values())
+            seen = max(at + ways[there] for there, (_, at) in self._came.items())
+            end = launch + max(sent, seen) + peers.fence + 2 * peers.atomic
             owner = engine.command_owner(mine.host.rank)
             engine.loop.at(max(end, engine.loop.now), owner, self._end, mine, begun, end)
         self._came.clear()

@@ -1,6 +1,6 @@
 """Bytes that go between devices without a collective: copies, and kernels that reach over links."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -8,6 +8,7 @@ from kernbench.des import Fifo
 from kernbench.hw.claims import Use, never
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import GraphEngine, Hold
+from kernbench.topology.spec import PeersSpec
 
 _VC_CHUNK: Final = 256
 """Bytes of a virtual-channel chunk of a copy between devices."""
@@ -34,6 +35,17 @@ def latency(engine: GraphEngine, source: int, destination: int) -> int:
     if not engine.timed or source == destination:
         return 0
     return sum(link.latency for link in engine.topology.sip_route(source, destination))
+
+
+def away(engine: GraphEngine, moves: Iterable[Move]) -> int:
+    """Returns how much longer loads are on their way than in the device, in picoseconds."""
+    ways = (latency(engine, each.source, each.destination) for each in moves if each.asked)
+    return 2 * max(ways, default=0)
+
+
+def peers_of(engine: GraphEngine, sip: int) -> PeersSpec:
+    """Returns what it takes a SIP to reach memory of others; nothing if no time is kept."""
+    return engine.devices[sip].library.sip.peers if engine.timed else PeersSpec()
 
 
 def send(
@@ -97,11 +109,11 @@ class Reach(Hold):
     """Action of a kernel that reads or writes memory of other devices.
 
     It holds its own device for as long as it would take if all of its memory were there, and ends
-    when its bytes have come over the links, too.
+    when its bytes have come over the links, too. A copy sends them once its engine has started.
 
     Args:
         resource: What it holds of its device; None if it only copies.
-        duration: How long, in picoseconds.
+        duration: How long, or what the engine takes to start a copy, in picoseconds.
         moves: What goes over links.
     """
 
@@ -114,8 +126,8 @@ class Reach(Hold):
         self._moves: Final = moves
 
     def held(self, command: Command, begin: int, end: int) -> None:
-        """See `Hold`: sends its bytes from the beginning on."""
-        self.reach(command, begin, begin, end)
+        """See `Hold`: sends its bytes from the beginning on, or once the engine has started."""
+        self.reach(command, begin, end if self.resource is None else begin, end)
 
     def reach(self, command: Command, begin: int, sends: int, end: int) -> None:
         """Ends the command at a time, or when its bytes have come if that is later.

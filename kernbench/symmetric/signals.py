@@ -9,7 +9,7 @@ from kernbench.process.act import act
 from kernbench.process.process import Process
 from kernbench.sim_engine.engine import GraphEngine, Hold
 from kernbench.symmetric.barriers import wait_for_call
-from kernbench.symmetric.links import latency
+from kernbench.symmetric.links import latency, peers_of
 
 
 class Signals:
@@ -51,8 +51,10 @@ class Signals:
 
     def _issue(self, process: Process, name: str, sip: int, sends: bool) -> Event:
         engine = self._engine
-        launch = engine.devices[sip].library.sip.launch if engine.timed else 0
-        work = Hold(engine, None, launch, None, latency(engine, *self._sips) if sends else 0)
+        launch, peers = engine.devices[sip].library.sip.launch, peers_of(engine, sip)
+        # Who gives it waits until it is known to be there.
+        way = 2 * latency(engine, *self._sips) + peers.fence if sends else 0
+        work = Hold(engine, None, launch, None, way + peers.atomic)
         stream = process.current_stream(sip)
         return act(process, name, "kernel", stream, work, args={"channel": self._name}).done
 

@@ -18,7 +18,7 @@ from kernbench.ranks.world import World, world_of
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import GraphEngine, Hold
 from kernbench.symmetric.barriers import wait_for_call
-from kernbench.symmetric.links import Move, Reach, latency
+from kernbench.symmetric.links import Move, Reach, latency, peers_of
 from kernbench.symmetric.regions import Block
 from kernbench.ttir.memory import Allocation
 
@@ -61,21 +61,13 @@ class Put:
     """Words that a program, or a command of a stream, has changed.
 
     Attributes:
-        sip: Device of the one who did.
-        time: When, in picoseconds; None while unknown.
         visit: The kernel; None of another command.
-        program: Number of the program.
-        done: How many bytes the program had moved by then.
-        order: Its place among all that was noted.
+        time: When they have changed where they are, in picoseconds; None while unknown.
         event: Of another command: its end.
     """
 
-    sip: int
-    time: int | None = None
     visit: "Visit | None" = None
-    program: int = 0
-    done: int = 0
-    order: int = field(default_factory=lambda: next(_ORDER))
+    time: int | None = None
     event: Event | None = None
 
     def known(self) -> int | None:
@@ -84,19 +76,27 @@ class Put:
 
 
 @dataclass(eq=False, slots=True)
-class _Wait:
-    """A program that has seen what others have put.
+class _Touch:
+    """An operation of a program on words by which kernels wait for each other.
 
     Attributes:
-        puts: What it has seen.
-        program: Its number.
+        program: Number of the program.
         done: How many bytes it had moved by then.
+        sip: Device of the words.
+        looked: Whether the program waits for what it finds there.
+        fences: Whether all that it has written before comes first.
+        seen: What others have put there, and it has not seen before.
+        put: What it changes.
         order: Its place among all that was noted.
     """
 
-    puts: list[Put]
     program: int
     done: int
+    sip: int
+    looked: bool
+    fences: bool
+    seen: list[Put]
+    put: Put | None
     order: int = field(default_factory=lambda: next(_ORDER))
 
 
@@ -115,7 +115,7 @@ class Visit:
         self._blocks: Final = blocks
         self._program = self._base = self._done = 0
         self._totals: Final[dict[int, int]] = {}
-        self._records: list[Put | _Wait] = []
+        self._records: list[_Touch] = []
         self._seen: set[Put] = set()
         self._last = ""
         self.price = 0
@@ -136,26 +136,31 @@ class Visit:
         self._program, self._base, self._done = program, touched, 0
 
     def turned(
-        self, allocation: Allocation, offsets: Any, changed: Any, touched: int, *, looked: bool
+        self,
+        allocation: Allocation,
+        offsets: Any,
+        changed: Any,
+        touched: int,
+        *,
+        looked: bool,
+        fences: bool = False,
     ) -> None:
         """See `Beside`."""
-        done, words = touched - self._base, offsets.tolist()
+        words = offsets.tolist()
         if looked and words:
             self._last = f"it looks at byte {words[0]} of {allocation.label}"
         block = self._blocks.get(allocation.start)
         if block is None:
             return
-        if looked:
-            found = {put for word in words if (put := block.puts.get(word)) is not None}
-            new = [put for put in found if put.visit is not self and put not in self._seen]
-            if new:
-                self._seen.update(new)
-                new.sort(key=lambda put: put.order)
-                self._records.append(_Wait(new, self._program, done))
+        puts = dict.fromkeys(block.puts[word] for word in words if looked and word in block.puts)
+        seen = [put for put in puts if put.visit is not self and put not in self._seen]
+        self._seen.update(seen)
         mine = [word for word, one in zip(words, changed.tolist(), strict=True) if one]
-        if mine:
-            put = Put(self.sip, None, self, self._program, done)
-            self._records.append(put)
+        put = Put(self) if mine else None
+        if put is not None or seen:
+            program, done = self._program, touched - self._base
+            self._records.append(_Touch(program, done, block.sip, looked, fences, seen, put))
+        if put is not None:
             block.puts.update(dict.fromkeys(mine, put))
             self._board.touch()
 
@@ -195,7 +200,7 @@ class Visit:
         stack = [self]
         while stack:
             for record in stack.pop()._records:
-                for put in record.puts if isinstance(record, _Wait) else ():
+                for put in record.seen:
                     if put.visit is not None and put.time is None and put.visit not in near:
                         near[put.visit] = None
                         stack.append(put.visit)
@@ -203,15 +208,40 @@ class Visit:
 
     @staticmethod
     def _events(visits: "Iterable[Visit]") -> list[Event]:
-        waits = [each for one in visits for each in one._records if isinstance(each, _Wait)]
-        return [put.event for wait in waits for put in wait.puts if put.event is not None]
+        seen = [put for one in visits for record in one._records for put in record.seen]
+        return [put.event for put in seen if put.event is not None]
+
+    def work_out(self, record: _Touch, start: int) -> int:
+        """Returns when the program goes on after an operation on words, and dates its change.
+
+        Where it looks, it waits for the way there and back, and sees no word sooner than that can
+        have come. A word that it only writes leaves, and the program goes on.
+
+        Args:
+            record: The operation; all that it has seen is dated.
+            start: When the program came to it, in picoseconds.
+        """
+        engine = self._process.engine
+        way = latency(engine, record.sip, self.sip)
+        peers = peers_of(engine, self.sip)
+        leaves = start + (peers.fence if record.fences else 0)
+        changes = leaves + way
+        if record.looked:
+            for put in record.seen:
+                moment = put.known()
+                assert moment is not None
+                changes = max(changes, moment)
+            changes += peers.atomic
+        if record.put is not None:
+            record.put.time = changes
+        return changes + way if record.looked else leaves
 
 
 def _work_out(visits: Sequence[Visit]) -> None:
     """Works out the times of kernels that met, and of what they have put.
 
-    Each program takes its kernel's time for all that it moves, a part of it for each part; where it
-    has seen a word of another device, it goes on no sooner than that word can have come.
+    Each program takes its kernel's time for all that it moves, a part of it for each part, and what
+    its operations on words take beside.
     """
     at: dict[tuple[Visit, int], tuple[int, int]] = {}
     first: dict[Visit, int] = {}
@@ -221,16 +251,9 @@ def _work_out(visits: Sequence[Visit]) -> None:
         assert visit.began.time is not None
         time, done = at.get(key, (visit.began.time, 0))
         time += visit.price * (record.done - done) // max(1, visit._totals[record.program])
-        if isinstance(record, Put):
-            record.time = time
-        else:
-            engine = visit._process.engine
-            for put in record.puts:
-                moment = put.known()
-                assert moment is not None
-                time = max(time, moment + latency(engine, put.sip, visit.sip))
-            if not record.done:
-                first[visit] = max(first.get(visit, 0), time)
+        time = visit.work_out(record, time)
+        if record.seen and not record.done:
+            first[visit] = max(first.get(visit, 0), time)
         at[key] = time, record.done
     ends: dict[Visit, int] = {}
     for (visit, program), (time, done) in at.items():
@@ -259,7 +282,7 @@ def wrote(process: Process, written: Iterable[tuple[Block, int, int]], done: Eve
         written: The blocks, each with the first byte and the one after the last.
         done: The end of the command.
     """
-    put = Put(process.ctx.devices[process.rank], event=done)
+    put = Put(event=done)
     for block, low, high in written:
         if high - low <= _FLAGS:
             block.puts.update(dict.fromkeys(range(low, high, _FLAG), put))

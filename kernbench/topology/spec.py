@@ -613,6 +613,21 @@ class WarmSpec:
     bandwidth: Bandwidth
 
 
+@dataclass(frozen=True, slots=True)
+class PeersSpec:
+    """What it takes to reach memory of another SIP, beside the links between them.
+
+    Attributes:
+        atomic: Time of an atomic operation where the memory is, for which its program waits.
+        fence: Time until all that a program has written is there, before a word says so.
+        copy: Time from the start of a copy by an engine that only copies until its first byte.
+    """
+
+    atomic: Latency = Ps(0)
+    fence: Latency = Ps(0)
+    copy: Latency = Ps(0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SipSpec:
     """One accelerator package; a GPU is a SIP with one cube.
@@ -626,6 +641,7 @@ class SipSpec:
         overlap: What collectives and messages and kernels of all PEs do to each other. Default:
             nothing.
         warm: What kernels of a CUDA graph find in the L2. Default: nothing.
+        peers: What it takes to reach memory of other SIPs. Default: the links alone.
         cubes: Layout of the cubes.
         cube: Each cube; all of a SIP are alike.
         pe: Each PE; all of a SIP are alike.
@@ -638,6 +654,7 @@ class SipSpec:
     event: Latency = Ps(0)
     overlap: OverlapSpec | None = None
     warm: WarmSpec | None = None
+    peers: PeersSpec = PeersSpec()
     cubes: CubeGridSpec = _ONE_CUBE
     cube: CubeSpec
     pe: PeSpec

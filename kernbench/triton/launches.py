@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any, Final, NamedTuple
@@ -14,7 +14,7 @@ from kernbench.caches import Table
 from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
 from kernbench.hw.library import Library
 from kernbench.hw.programs import GridPrice
-from kernbench.kernels.grids import grid_time
+from kernbench.kernels.grids import GridLaunch, grid_time
 from kernbench.triton.machine_code import MachineCode
 from kernbench.triton.timing import grid_launch
 from kernbench.ttir.arithmetic import Array
@@ -30,6 +30,8 @@ from kernbench.ttir.types import Descriptor
 _EXECUTABLES: Final[Table[str, Executable]] = Table("triton.kernels")
 
 _COUNTERS: Final[Table[str, Counter]] = Table("triton.counters")
+
+_LAUNCHES: Final[Table[Hashable, GridLaunch]] = Table("triton.launches")
 
 _BF16_DROPS: Final = 16
 """Bits of a float32 that Triton's launcher cuts off, unrounded, for a bfloat16."""
@@ -198,8 +200,10 @@ class Launch:
         memory: Memory | None,
         extents: Mapping[int, int],
         same: Mapping[int, int],
-    ) -> GridPrice:
-        """Returns what the launch takes on a device.
+    ) -> Callable[[int], GridPrice]:
+        """Counts what programs do, which is before they run, and returns what prices it.
+
+        That takes how much longer loads are on their way than in the device, in picoseconds.
 
         Args:
             addresses: Where pointers point, by number of the argument.
@@ -214,13 +218,21 @@ class Launch:
         held = self._held(addresses if counter.looks else dict.fromkeys(self.pointers, 0))
         numbers = tuple(_key(one) for one in held)
         key = "grid", self.hash, self.grid, numbers, tuple(extents.items()), tuple(same.items())
-        found = None if counter.looks else library.priced.get(key)
-        if not isinstance(found, GridPrice):
+        launch = None if counter.looks else _LAUNCHES.get(key)
+        if launch is None:
             work = counter.count(self.grid, held, memory)
             launch = grid_launch(work, self.machine(), self.warps, self.stages, extents, same)
-            found = grid_time(library, launch)
-            library.priced.keep(key, found)
-        return found
+            if not counter.looks:
+                _LAUNCHES.keep(key, launch)
+
+        def priced(away: int) -> GridPrice:
+            known = None if counter.looks else library.priced.get((*key, away))
+            if not isinstance(known, GridPrice):
+                known = grid_time(library, replace(launch, away=away))
+                library.priced.keep((*key, away), known)
+            return known
+
+        return priced
 
     def _held(self, addresses: Mapping[int, int]) -> list[Held]:
         """Returns what the programs are given, as the executor takes it."""

@@ -32,6 +32,10 @@ _COMBINED: Final[Mapping[str, Combine]] = {
 """What an atomic operation leaves of an element and its operand, by its kind."""
 
 
+_RELEASING: Final = frozenset(("release", "acq_rel"))
+"""Orders of memory by which all that a program has written comes first."""
+
+
 def combination(operation: Operation, kind: str, type_: Type) -> Combine:
     """Returns what an operation combines elements with.
 
@@ -60,6 +64,7 @@ def changed(
     combine: Combine,
     *,
     wanted: bool,
+    fences: bool = False,
 ) -> Array:
     """Changes elements of memory in the order of the programs and lanes.
 
@@ -69,6 +74,7 @@ def changed(
         active: True for the lanes that take part; None for all.
         root: Number of the argument whose memory it is; None if that is not known.
         wanted: Whether anybody uses what is returned.
+        fences: Whether all that the program has written before comes first.
 
     Returns:
         What each lane found before its turn; 0 where none took part, or if it is not wanted.
@@ -94,7 +100,9 @@ def changed(
             out[places] = found.reshape(out[places].shape)
         if memory.beside is not None:
             offsets, changed = indices * dtype.itemsize, elements[indices] != before
-            memory.beside.turned(allocation, offsets, changed, memory.touched, looked=wanted)
+            memory.beside.turned(
+                allocation, offsets, changed, memory.touched, looked=wanted, fences=fences
+            )
     memory.wrote(address, address.shape[1:], dtype, active, root)
     return out
 
@@ -149,6 +157,7 @@ def _changing(
     pointer, result = operation.operands[0], operation.results[0].number
     shape, source, root = pointer.type.shape, pointer.number, compiler.root(pointer)
     wanted = result in compiler.used
+    fences = not _RELEASING.isdisjoint(operation.words)
 
     def step(frame: Frame) -> None:
         values = frame.values
@@ -157,8 +166,9 @@ def _changing(
         given = [np.broadcast_to(plain(values[number]), joint) for number in operands]
         active = None if mask is None else np.broadcast_to(plain(values[mask]), joint)
         try:
+            memory = frame.launch.memory
             values[result] = changed(
-                frame.launch.memory, address, given, active, root, combine, wanted=wanted
+                memory, address, given, active, root, combine, wanted=wanted, fences=fences
             )
         except OutsideError as error:
             raise outside(error, operation, frame) from None

@@ -16,7 +16,6 @@ from kernbench.ttir.memory import Memory
 from kernbench.ttir.module import Block, Function, Module, Operation, Region, Value, within
 from kernbench.ttir.roots import roots_of
 from kernbench.ttir.slicing import Needs, sliced
-from kernbench.ttir.sums import plain
 from kernbench.ttir.tiles import zero
 from kernbench.ttir.types import Type
 
@@ -327,13 +326,13 @@ def _for(compiler: Compiler, operation: Operation) -> Step:
 
 
 def _while(compiler: Compiler, operation: Operation) -> Step:
-    """Makes the step of a loop; one that waits for others takes at most one turn."""
+    """Makes the step of a loop; one that waits for others takes no turn."""
     if not any(
         each.name in ATOMICS or each.attributes.get("isVolatile") is True
         for each in _inner(operation)
     ):
         return flow.HANDLERS["scf.while"](compiler, operation)  # type: ignore[return-value]
-    before, after = (compiler.body(region[0]) for region in operation.regions)
+    before = compiler.body(operation.regions[0][0])
     given = [value.number for value in operation.operands]
     results = [result.number for result in operation.results]
 
@@ -341,10 +340,8 @@ def _while(compiler: Compiler, operation: Operation) -> Step:
         values = frame.values
         for argument, number in zip(before.arguments, given, strict=True):
             values[argument] = values[number]
-        goes_on, *rest = run_body(before, frame)
-        for argument, result, held in zip(after.arguments, results, rest, strict=True):
-            values[argument] = values[result] = held
-        if plain(goes_on).any():  # type: ignore[arg-type]
-            run_body(after, frame)
+        _, *rest = run_body(before, frame)
+        for result, held in zip(results, rest, strict=True):
+            values[result] = held
 
     return step

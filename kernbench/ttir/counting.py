@@ -145,7 +145,7 @@ class Counter:
         """Returns what a launch does.
 
         Atomic operations find 0 where ways depend on them, as a free lock does, and a loop around
-        one takes at most one turn.
+        one takes no turn: what it waits for is there.
 
         Args:
             arguments: What the kernel is given, as of `Executable.run`.

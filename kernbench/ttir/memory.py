@@ -76,7 +76,14 @@ class Beside(Protocol):
         ...
 
     def turned(
-        self, allocation: Allocation, offsets: Array, changed: Array, touched: int, *, looked: bool
+        self,
+        allocation: Allocation,
+        offsets: Array,
+        changed: Array,
+        touched: int,
+        *,
+        looked: bool,
+        fences: bool = False,
     ) -> None:
         """Notes that a program has touched elements by which kernels may wait for each other.
 
@@ -85,6 +92,7 @@ class Beside(Protocol):
             changed: True for those that it has changed.
             touched: Bytes that programs have moved so far.
             looked: Whether it may go on by what it has found there.
+            fences: Whether all that it has written before comes first (`release`).
         """
         ...
 

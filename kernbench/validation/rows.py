@@ -73,7 +73,7 @@ def run_row(table: Table, row: Row, which: str, topology: str) -> Found:
         with warnings.catch_warnings():
             # Programs are as they were measured: newer names of PyTorch are not what is asked.
             warnings.simplefilter("ignore")
-            _spawn(worker, which, ranks, topology, table.overrides(row))
+            _spawn(worker, which, topology, table, row)
     except SpawnException as error:
         return Found(missing=_first_line(next(iter(error.errors.values()))))
     told = [each for each in returned if each is not None]
@@ -81,14 +81,20 @@ def run_row(table: Table, row: Row, which: str, topology: str) -> Found:
     return Found({name: round(fmean(each[name] for each in told), 6) for name in names})
 
 
-def _spawn(worker: Any, which: str, ranks: int, topology: str, overrides: tuple[str, ...]) -> None:
+def _spawn(worker: Any, which: str, topology: str, table: Table, row: Row) -> None:
+    ranks, overrides = table.ranks(row), table.overrides(row)
     if which == OWN:
         spec = RunSpec(topology=topology, overrides=overrides, data=False, watchdog_s=0)
         with RuntimeContext(spec, quiet=True) as ctx:
             ctx.multiprocessing.spawn(worker, nprocs=ranks)
         return
     torchrun_spawn(
-        worker, nprocs=ranks, topology=topology, overrides=overrides, data="fake", watchdog_s=0
+        worker,
+        nprocs=ranks,
+        topology=topology,
+        overrides=overrides,
+        data=True if table.numbers(row) else "fake",
+        watchdog_s=0,
     )
 
 

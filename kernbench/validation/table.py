@@ -74,6 +74,7 @@ class Table:
         refused: Why no program can do what a row did; empty if one can.
         scripts: Folder beside the file with the programs that its rows name; empty if there is
             none. A row then has the folder's path as `SCRIPTS`. Such programs take seconds each.
+        numbers: Whether a row has to run with numbers, which its ways depend on.
         part: Which part of the table a cell is of, by its row and column: parts are scored apart.
     """
 
@@ -87,6 +88,7 @@ class Table:
     needs: Callable[[Row], tuple[str, ...]] = _nothing
     refused: Callable[[Row], str] = _can
     scripts: str = ""
+    numbers: Callable[[Row], bool] = lambda row: False
     part: Callable[[Row, str], str] = _whole
 
 

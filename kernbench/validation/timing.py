@@ -7,6 +7,9 @@ from kernbench.calibration.lines import DTYPES, REPLAYS
 
 Call = Callable[[], object]
 
+_FLUSHES: Final = 4
+"""Times that the L2 is flushed before ranks meet: until then the host has issued a call."""
+
 FLUSH_BYTES: Final = 256 << 20
 """What was written between calls, so that nothing of a call was left in the L2."""
 
@@ -68,6 +71,17 @@ def eager_us(torch: Any, call: Call, calls: int = REPLAYS) -> float:
         calls: How often it is called between the events; the time is of one.
     """
     return _between_events(torch, [], call, calls)
+
+
+def met_us(torch: Any, meet: Call, call: Call) -> float:
+    """Returns the microseconds of a call that all ranks begin together, the L2 flushed before.
+
+    Args:
+        meet: Lets the streams of all ranks wait for each other.
+        call: What is timed; called three times before.
+    """
+    flush = new(torch, FLUSH_BYTES, dtype="int8")
+    return _between_events(torch, [flush.zero_] * _FLUSHES + [meet], call, 1, warm_up=3)
 
 
 def behind_us(torch: Any, before: Call, call: Call, calls: int) -> float:

@@ -115,6 +115,11 @@ USERS: Final = {
         "message": "kernels beside messages",
         "collective": "collectives and messages beside kernels",
     },
+    "system.sip.peers": {
+        "atomic": "barriers, signals, kernels that poll",
+        "fence": "barriers, signals, kernels that poll",
+        "copy": "copies between devices",
+    },
     "system.sip.warm": {"kept": "kernels of CUDA graphs", "bandwidth": "kernels of CUDA graphs"},
     "system.sip": {
         "launch": "every kernel",
@@ -122,6 +127,7 @@ USERS: Final = {
         "event": "events with `enable_timing`",
         "overlap": "",
         "warm": "",
+        "peers": "",
         "cubes": "",
         "cube": "",
         "pe": "",

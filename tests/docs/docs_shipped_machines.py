@@ -29,6 +29,7 @@ SUBJECTS: Final[Mapping[str, str]] = {
     "copies between host and device": "pcie",
     "collectives": "collectives protocols concurrent",
     "messages": "p2p",
+    "memory of other devices": "symmetric",
     "kernels beside collectives": "overlap overlap2",
     "kernels of Triton": "triton_add triton_softmax triton_gemm triton_flash triton_more",
     "layers over several ranks": "tp_mlp model cp_attention",

@@ -84,6 +84,14 @@ def test_one_stage_waits_for_each_load(library: Library) -> None:
     assert ns(library, **loop, flop=flop, stages=9) == 1000 + 10 * 140
 
 
+def test_loads_from_elsewhere_are_longer_on_their_way(library: Library) -> None:
+    loop = {"turns": ((_PES, 10),), "turn_instructions": 20, "instructions": 0, "away": 300 * _NS}
+    assert ns(library, **loop, stages=1) == 1000 + 10 * (500 + 300 + 40)
+    assert ns(library, **loop, stages=2) == 1000 + 10 * (500 + 300 + 40)
+    # Without a loop, there is one load.
+    assert ns(library, turns=((_PES, 0),), away=300 * _NS) == ns(library, turns=((_PES, 0),)) + 300
+
+
 def test_loads_of_several_turns_are_waited_for_together(library: Library) -> None:
     loop = {"turns": ((_PES, 10),), "turn_instructions": 20, "instructions": 0, "stages": 1}
     # 10 turns of 40; three waits, as the last two turns wait, too.

@@ -21,6 +21,8 @@ from kernbench.ttir.memory import Allocation
 US = 1_000_000
 HOP = 300_000
 """Picoseconds from a device to another one of h200x8."""
+ATOMIC, FENCE = 200_000, 540_000
+"""Picoseconds of an atomic operation, and of a fence before it, there."""
 
 
 class Launch:
@@ -46,6 +48,11 @@ class Launch:
     def _touches(self, block: Block, word: int, moved: int, changes: bool) -> None:
         one, memory = np.array([word]), self._memory[block]
         self.visit.turned(memory, one, np.array([changes]), moved, looked=not changes)
+
+    def swaps(self, block: Block, word: int, moved: int) -> None:
+        """Changes a word by an operation with release that returns what was there."""
+        one, memory = np.array([word]), self._memory[block]
+        self.visit.turned(memory, one, np.array([True]), moved, looked=True, fences=True)
 
     def polls(self, block: Block, word: int, moved: int) -> None:
         """Looks at a word until somebody has changed it."""
@@ -92,7 +99,7 @@ def test_a_program_goes_on_when_what_it_saw_has_come() -> None:
     assert early.done.time == begun + 20 * US
     # The word leaves after 3 quarters of 20 us; 3 quarters of 10 us are left then.
     assert late.issued < begun
-    assert late.done.time == begun + 15 * US + HOP + 7_500_000
+    assert late.done.time == begun + 15 * US + HOP + ATOMIC + 7_500_000
 
 
 def test_what_was_changed_long_ago_holds_up_nobody() -> None:
@@ -106,7 +113,7 @@ def test_what_was_changed_long_ago_holds_up_nobody() -> None:
         return launch.issued(10 * US, 400)
 
     late, _ = on_ranks(work)
-    assert late.done.time == late.issued + 10 * US
+    assert late.done.time == late.issued + ATOMIC + 10 * US
 
 
 def test_two_that_wait_for_each_other_go_on_together() -> None:
@@ -118,8 +125,25 @@ def test_two_that_wait_for_each_other_go_on_together() -> None:
         return launch.issued(10 * US, 100)
 
     first, second = on_ranks(work)
-    assert second.done.time == second.issued + 10 * US
-    assert first.done.time == second.issued + HOP + 10 * US
+    assert second.done.time == second.issued + ATOMIC + 10 * US
+    assert first.done.time == second.issued + HOP + ATOMIC + 10 * US
+
+
+def test_who_changes_a_word_elsewhere_waits_for_the_way_back() -> None:
+    def work(rank: int, blocks: list[Block]) -> Command:
+        launch = Launch(blocks)
+        if rank:
+            launch.process.host.clock += 50 * US
+            launch.swaps(blocks[0], 8, 0)
+            return launch.issued(10 * US, 100)
+        launch.polls(blocks[0], 8, 0)
+        return launch.issued(10 * US, 100)
+
+    late, early = on_ranks(work)
+    begun = early.issued
+    assert early.done.time == begun + FENCE + HOP + ATOMIC + HOP + 10 * US
+    # The word is on the late one's own device.
+    assert late.done.time == begun + FENCE + HOP + ATOMIC + ATOMIC + 10 * US
 
 
 def test_bytes_leave_once_the_program_has_met_those_for_whom_it_waits_first() -> None:
@@ -135,7 +159,7 @@ def test_bytes_leave_once_the_program_has_met_those_for_whom_it_waits_first() ->
         return launch.issued(10 * US, size, [Move(1, 0, size, asked=True)])
 
     late, early = on_ranks(work)
-    known = early.issued + HOP + 1000 * US + 2 * HOP
+    known = early.issued + HOP + ATOMIC + 1000 * US + 2 * HOP
     assert late.done.time == pytest.approx(known, abs=10_000)  # each chunk ends at a whole one
 
 

@@ -299,10 +299,10 @@ class TimeMode(TorchDispatchMode):
         moves, written = self._hazards.moves, self._hazards.written
         if moves or written:
             self._hazards.moves, self._hazards.written = [], []
-            # Bytes as they are go by an engine that only copies.
             copies = bool(moves) and cost.name == _COPY.name and as_they_are(*args[:2])
             resource = None if copies else self._device.compute
-            work = action_of(self._engine, resource, 0 if copies else duration, None, moves)
+            held = self._library.sip.peers.copy if copies else duration
+            work = action_of(self._engine, resource, held, None, moves)
             wrote(process, written, act(process, cost.name, "compute", stream, work).done)
             return
         self._alone.issue(cost.name, stream, duration)

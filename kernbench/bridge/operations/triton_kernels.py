@@ -17,7 +17,7 @@ from kernbench.errors import KernbenchError, call_site, not_simulated, site_fact
 from kernbench.isolation.replaced import WhenImported
 from kernbench.kernels.grids import LANES
 from kernbench.process.act import Entered, Span, act
-from kernbench.symmetric.links import Move
+from kernbench.symmetric.links import Move, away
 from kernbench.symmetric.visits import Visit, action_of
 from kernbench.triton import registering
 from kernbench.triton.launches import Given, Launch, LaunchError
@@ -148,7 +148,7 @@ class SimulatedDevices:
                 extents = {place.number: place.tensor.nbytes for place in places}
                 first: dict[Hashable, int] = {}
                 same = {each.number: first.setdefault(each.memory, each.number) for each in places}
-                price = launch.price(device.library, addresses, memory, extents, same)
+                priced = launch.price(device.library, addresses, memory, extents, same)
                 visit = None
                 if memory is None:
                     moves = [move for one in reads for move in one.moves(rank, writes=False)]
@@ -157,6 +157,7 @@ class SimulatedDevices:
                     visit = memory.beside = _visit(rank, memory)
                     launch.run(addresses, memory, print)
                     moves = visit.moves(memory.allocations) if visit is not None else []
+                price = priced(away(process.engine, moves))
                 work = action_of(process.engine, device.compute, price, visit, moves)
                 return Entered(work, None, {"grid": list(launch.grid)})
 

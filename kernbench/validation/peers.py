@@ -1,0 +1,108 @@
+"""Memory of another device: barriers, signals, copies, kernels that reach over links."""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from kernbench.calibration.lines import known
+from kernbench.validation.table import COUNT, MEASURED, WORD, Row, Table
+from kernbench.validation.timing import Call, met_us, new
+
+_BLOCK: Final = 1024
+"""Elements that a program of a kernel moves at once."""
+
+_POLLING: Final = ("kernel_barrier", "one_shot", "two_shot")
+"""Rows of kernels that poll words of symmetric memory, which have to have numbers."""
+
+
+def _symmetric(torch: Any, row: Row) -> Mapping[str, float]:
+    memory = importlib.import_module("torch.distributed._symmetric_memory")
+    what, group = row["what"], torch.distributed.group.WORLD
+    nbytes = int(row["bytes"])
+    mine = memory.empty(max(nbytes // 2, _BLOCK), dtype=torch.bfloat16, device="cuda")
+    handle = memory.rendezvous(mine, group)
+    rank, ranks = handle.rank, handle.world_size
+    peer = (rank + 1) % ranks
+
+    def signal() -> None:
+        handle.put_signal(peer, 1)
+        handle.wait_signal(peer, 1)
+
+    calls: dict[str, Any] = {"barrier": lambda: lambda: handle.barrier(0), "signal": lambda: signal}
+    if what == "fused_all_gather_matmul":
+        call = _fused(torch, row, group.group_name)
+    elif what in calls:
+        call = calls[what]()
+    elif what in _POLLING:
+        call = _polling(torch, row, handle)
+    else:
+        call = _reaching(torch, row, handle.get_buffer(peer, (nbytes // 2,), torch.bfloat16))
+    return {"us": met_us(torch, lambda: handle.barrier(1), call)}
+
+
+def _fused(torch: Any, row: Row, group: str) -> Call:
+    """Returns PyTorch's product that gathers one of its factors as it goes on."""
+    m, k, n = (int(row[name]) for name in ("m", "k", "n"))
+    ranks = int(row["ranks"])
+    given, factor = new(torch, m // ranks, k), new(torch, k, n // ranks)
+    return lambda: torch.ops.symm_mem.fused_all_gather_matmul(given, [factor], 0, group)
+
+
+def _reaching(torch: Any, row: Row, theirs: Any) -> Call:
+    """Returns what reads or writes memory of a peer, as an operation or as a kernel of Triton."""
+    size, programs = theirs.numel(), int(row["programs"])
+    mine, out = new(torch, size), new(torch, size)
+
+    def move(into: Any, given: Any) -> None:
+        _kernels().move[(programs,)](into, given, size, _BLOCK)
+
+    calls: Mapping[str, Call] = {
+        "copy_from": lambda: out.copy_(theirs),
+        "copy_to": lambda: theirs.copy_(mine),
+        "add_from": lambda: torch.add(mine, theirs, out=out),
+        "add_to": lambda: torch.add(mine, out, out=theirs),
+        "kernel_read": lambda: move(out, theirs),
+        "kernel_write": lambda: move(theirs, mine),
+    }
+    return known(calls, row["what"], "what")
+
+
+def _polling(torch: Any, row: Row, handle: Any) -> Call:
+    """Returns a kernel of Triton in which programs of all ranks wait for each other."""
+    size, ranks = int(row["bytes"]) // 2, handle.world_size
+    out, grid = new(torch, max(size, 1)), (int(row["programs"]),)
+    blocks, pads, rank = handle.buffer_ptrs_dev, handle.signal_pad_ptrs_dev, handle.rank
+    kernels = _kernels()
+    calls: Mapping[str, Call] = {
+        "kernel_barrier": lambda: kernels.meet[grid](pads, rank, ranks),
+        "one_shot": lambda: kernels.one_shot[grid](out, blocks, pads, rank, size, ranks, _BLOCK),
+        "two_shot": lambda: kernels.two_shot[grid](blocks, pads, rank, size, ranks, _BLOCK),
+    }
+    return calls[row["what"]]
+
+
+def _kernels() -> Any:
+    """Returns the kernels; only programs that need Triton import it."""
+    return importlib.import_module("kernbench.triton.measured_peers")
+
+
+def _needs(row: Row) -> tuple[str, ...]:
+    return ("triton",) if row["what"] in _POLLING or row["what"].startswith("kernel_") else ()
+
+
+TABLE: Final = Table(
+    name="symmetric",
+    about="barriers, copies and kernels on symmetric memory of two devices",
+    columns={
+        "what": WORD,
+        **dict.fromkeys(("bytes", "programs", "m", "k", "n", "ranks"), COUNT),
+        "us": MEASURED,
+    },
+    program=_symmetric,
+    ranks=lambda row: int(row["ranks"]),
+    only_pytorch="symmetric memory is PyTorch's",
+    needs=_needs,
+    numbers=lambda row: row["what"] in _POLLING,
+    part=lambda row, column: row["what"],
+)
+"""The table of symmetric memory."""
