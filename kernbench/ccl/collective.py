@@ -13,6 +13,7 @@ from kernbench.ccl.layout import Layout
 from kernbench.ccl.model import CollectiveModel
 from kernbench.ccl.operations import Reduction
 from kernbench.ccl.prepared import Prepared
+from kernbench.classes.partition import WAY_OUT, NotAlikeError, Standing
 from kernbench.errors import UnsupportedError
 from kernbench.hw.pe import PeCosts
 from kernbench.memory import View
@@ -21,6 +22,7 @@ from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.op_log import Record
 from kernbench.sim_engine.shadow import compare
 from kernbench.tl.tile import Pointer
+from kernbench.units import format_time
 
 
 class Collective:
@@ -32,6 +34,7 @@ class Collective:
         reduction: How values are combined; None if the operation combines none.
         line: Key that all collectives of the group share, because they run one after another; None
             for the devices of the group.
+        standing: Which ranks join for others that do the same; None if each joins itself.
 
     Attributes:
         chosen: The algorithm and its queues.
@@ -46,6 +49,7 @@ class Collective:
         prepared: Prepared,
         reduction: Reduction | None = None,
         line: object = None,
+        standing: Standing | None = None,
     ) -> None:
         shape = prepared.shape
         self.chosen: Final = shape.chosen
@@ -61,6 +65,9 @@ class Collective:
             prepared, reduction, self._parts, enabled=self._data, live=self._live
         )
         self._timed = self._engine.timed or self._live
+        self._standing: Final = standing
+        # By the rank that stands for them, ends of ranks.
+        self._agreed: Final[dict[int, dict[int, int]]] = {}
         combine = "add" if reduction is None else reduction.combine
         shadows: Sequence[ChannelPlan | None] = [None] * len(prepared.channels)
         if self._engine.shadow and self._timed:
@@ -82,7 +89,7 @@ class Collective:
             )
             for channel, shadow in zip(prepared.channels, shadows, strict=True)
         ]
-        self._left = self.ranks
+        self._left = self.ranks if standing is None else len(standing.places)
         # By rank, the end of each channel that is done; kept only for several channels.
         self._ends: dict[int, dict[int, int]] = {}
 
@@ -214,12 +221,14 @@ class Collective:
         self._parts[rank] = part
         self._commands[rank] = command
         if self._timed:
-            begin = part.start
-            if self._engine.timed:
-                # A start-up may be shorter than the device's notice.
-                begin = max(begin + self.prepared.start_ups[rank], self._engine.loop.now)
-            for channel in self._channels:
-                channel.arrive(rank, begin)
+            standing = self._standing
+            for place in (rank,) if standing is None else standing.places[rank]:
+                begin = part.start
+                if self._engine.timed:
+                    # A start-up may be shorter than the device's notice.
+                    begin = max(begin + self.prepared.start_ups[place], self._engine.loop.now)
+                for channel in self._channels:
+                    channel.arrive(place, begin)
         elif len(self._parts) == self.ranks:
             end = max(other.start for other in self._parts.values())
             for other in self._parts.values():
@@ -229,7 +238,18 @@ class Collective:
 
     def command(self, rank: int) -> Command:
         """See `Ranks`."""
-        return self._commands[rank]
+        standing = self._standing
+        return self._commands[rank if standing is None else standing.caller[rank]]
+
+    def rank(self, rank: int) -> int:
+        """See `Ranks`."""
+        standing = self._standing
+        return self._commands[rank].host.rank if standing is None else standing.ranks[rank]
+
+    @property
+    def stands(self) -> bool:
+        """See `Ranks`."""
+        return self._standing is not None
 
     def timed(self, rank: int, channel: int, end: int | None) -> None:
         """See `Ranks`; the rank completes when its last channel is done.
@@ -239,22 +259,53 @@ class Collective:
             end: When the rank is done with the channel, in picoseconds; None takes an earlier end
                 back.
         """
-        part = self._parts[rank]
+        standing = self._standing
+        caller = rank if standing is None else standing.caller[rank]
+        part = self._parts[caller]
         if part.done:
             return
-        part.attempt += 1
-        part.end = None
+        if caller == rank:
+            part.attempt += 1
+            part.end = None
         if len(self._channels) > 1:
             ends = self._ends.setdefault(rank, {})
             if end is None:
                 ends.pop(channel, None)
+                self._agreed.get(caller, {}).pop(rank, None)
                 return
             ends[channel] = end
             if len(ends) < len(self._channels):
                 return
             end = max(ends.values())
-        if end is not None:
+        if end is None:
+            self._agreed.get(caller, {}).pop(rank, None)
+        elif standing is None or self._agree(standing, rank, end):
             self._end(part, end + part.late)
+
+    def _agree(self, standing: Standing, rank: int, end: int) -> bool:
+        """Notes when a rank ends; returns whether the ends of all ranks of its class are known.
+
+        Raises:
+            NotAlikeError: If they end at different times.
+        """
+        caller = standing.caller[rank]
+        known = self._agreed.setdefault(caller, {})
+        known.pop(rank, None)
+        other = next(iter(known), rank)
+        known[rank] = end
+        if known[other] != end:
+            one, two = sorted((rank, other))
+            raise NotAlikeError(
+                f"ranks {standing.ranks[one]} and {standing.ranks[two]} are of one class, and do "
+                f"not end {self.prepared.shape.operation} at the same time",
+                [
+                    f"algorithm {self.chosen.name} among {self.ranks} ranks: "
+                    f"{format_time(known[one])} and {format_time(known[two])}"
+                ],
+                hint="choose an algorithm in which ranks do the same, such as a ring "
+                f"(--set defaults.algorithm=ring), or {WAY_OUT}",
+            )
+        return len(known) == len(standing.places[caller])
 
     def all_timed(self, channel: int, first: int, ends: Sequence[int]) -> None:
         """See `Ranks`.
@@ -263,7 +314,7 @@ class Collective:
             first: Start of the first rank, in picoseconds.
             ends: When each rank is done with the channel, in picoseconds from `first` on.
         """
-        if len(self._channels) > 1:
+        if len(self._channels) > 1 or self._standing is not None:
             for rank, end in enumerate(ends):
                 self.timed(rank, channel, first + end)
             return
@@ -338,41 +389,46 @@ class Collective:
         log, itemsize = self._engine.op_log, self.prepared.shape.dtype.itemsize
         spans, shift = channel.spans()
         for span in spans:
-            sender = self._commands[span.sender]
-            receiver = self._commands[span.receiver]
+            sender, receiver = self.command(span.sender), self.command(span.receiver)
             flow = log.new_flow()
             nbytes = span.elements * itemsize
             links = [link.name for link in channel.path(span.sender, span.receiver).route]
-            to, number = receiver.host.rank, channel.track
-            log.add(
-                Record(
-                    f"send to {to}",
-                    "send",
-                    sender.host.rank,
-                    f"dma{number}.send",
-                    sender.issued,
-                    span.sent + shift,
-                    span.injected + shift,
-                    sender.site,
-                    {"bytes": nbytes, "links": links},
-                    flow,
-                    sender.ranges,
-                    sender.took,
+            here, to, number = self.rank(span.sender), self.rank(span.receiver), channel.track
+            if self._joins(span.sender):
+                log.add(
+                    Record(
+                        f"send to {to}",
+                        "send",
+                        here,
+                        f"dma{number}.send",
+                        sender.issued,
+                        span.sent + shift,
+                        span.injected + shift,
+                        sender.site,
+                        {"bytes": nbytes, "links": links},
+                        flow,
+                        sender.ranges,
+                        sender.took,
+                    )
                 )
-            )
-            log.add(
-                Record(
-                    f"recv from {sender.host.rank}",
-                    "recv",
-                    to,
-                    f"dma{number}.recv",
-                    receiver.issued,
-                    span.arrived + shift,
-                    span.received + shift,
-                    receiver.site,
-                    {"bytes": nbytes},
-                    flow,
-                    receiver.ranges,
-                    receiver.took,
+            if self._joins(span.receiver):
+                log.add(
+                    Record(
+                        f"recv from {here}",
+                        "recv",
+                        to,
+                        f"dma{number}.recv",
+                        receiver.issued,
+                        span.arrived + shift,
+                        span.received + shift,
+                        receiver.site,
+                        {"bytes": nbytes},
+                        flow,
+                        receiver.ranges,
+                        receiver.took,
+                    )
                 )
-            )
+
+    def _joins(self, rank: int) -> bool:
+        """Returns whether a rank joins itself."""
+        return self._standing is None or self._standing.caller[rank] == rank

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench import ccl
 from kernbench.ccl.operations import OPERATIONS
+from kernbench.classes.partition import WAY_OUT, NotAlikeError, Standing
 from kernbench.distributed.signatures import Signature
 from kernbench.errors import UsageError
 from kernbench.memory import View
@@ -15,6 +16,7 @@ from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.hosted import HostCollective, HostExchange, take
 from kernbench.ranks.joint import Joint
 from kernbench.ranks.spawn_state import collectives_of
+from kernbench.ranks.standing import check_group, standing_of
 from kernbench.ranks.world import world_of
 from kernbench.sim_engine.command import Command
 from kernbench.units import format_bytes
@@ -52,7 +54,24 @@ def _move(joint: Joint, what: Signature, calls: Mapping[int, Called]) -> None:
         take(call.targets, outputs[place])
 
 
+def _standing(process: Process, group: ProcessGroup, what: Signature) -> Standing | None:
+    """Returns who stands for whom in a collective; None if every rank joins itself.
+
+    Raises:
+        NotAlikeError: If it is one in which no rank can stand for another.
+    """
+    standing = standing_of(process, group)
+    if standing is None or (not what.hosted and what.sizes is not None):
+        return standing
+    kind = "on the host" if what.hosted else "with sizes of each rank's own"
+    raise NotAlikeError(
+        f"{what.text} {kind}, of {group}, in which ranks stand for others",
+        hint=f"give tensors on devices, of equal sizes, or {WAY_OUT}",
+    )
+
+
 def _make(process: Process, group: ProcessGroup, what: Signature) -> Joint:
+    standing = _standing(process, group, what)
     if not group.sips:
         group.sips = tuple([process.ctx.devices[rank] for rank in group.ranks])
     if what.hosted:
@@ -71,8 +90,9 @@ def _make(process: Process, group: ProcessGroup, what: Signature) -> Joint:
     prepared = group.prepared.get(what)
     if prepared is None:
         prepared = _prepare(process, group, what, what.nbytes, what.sizes)
+        check_group(process, group, prepared)
         group.prepared.keep(what, prepared)
-    return ccl.Collective(collectives_of(process), prepared, what.reduction, line=group)
+    return ccl.Collective(collectives_of(process), prepared, what.reduction, group, standing)
 
 
 def _prepare(
