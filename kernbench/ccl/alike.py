@@ -1,53 +1,113 @@
 """Whether groups of a machine are alike, so that a collective takes the same times in each."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
 from kernbench.ccl.prepared import Prepared
-from kernbench.classes.partition import WAY_OUT, Ints, NotAlikeError
+from kernbench.classes.partition import WAY_OUT, Ints, NotAlikeError, Standing
 from kernbench.topology import Topology
-from kernbench.topology.links import torus_shape
+from kernbench.topology.links import coordinates, sip_name, torus_shape
 
 
-def check_alike(prepared: Prepared, tiles: Ints, devices: Sequence[int]) -> None:
+def check_alike(
+    prepared: Prepared, tiles: Ints, devices: Sequence[int], standing: Standing | None
+) -> None:
     """Checks that a collective takes the same times in several groups, and shares no link.
 
     The groups are moved copies of each other: from node to node, along a ring or a torus, or to
     other ports of a switch, which are automorphisms of the machine. Each message goes over ports of
-    its sender and its receiver only, so that groups without a common rank share no link. A group
-    that no other one is like may use any links.
+    its sender and its receiver only, so that groups without a common rank share no link; a group
+    without copies may use any links. Ranks of a class use the same ones of their ports, so that
+    what one of them meets there, the one that runs meets, too.
 
     Args:
         prepared: The collective, of the group whose ranks run.
         tiles: Global ranks of the groups that are to be alike, shape `[groups, places]`.
         devices: SIP of each rank.
+        standing: Who stands for whom in the group; None if each rank runs.
 
     Raises:
         NotAlikeError: If this cannot be proved.
     """
-    topology = prepared.topology
     if not prepared.planned:
         raise NotAlikeError(
             f"algorithm {prepared.shape.chosen.name} has no plan, so that only ranks that run know "
             "what it does",
             hint=f"choose another algorithm: kernbench list ccl; or {WAY_OUT}",
         )
-    if len(tiles) == 1:
-        return
-    _check_moved(topology, np.asarray(devices)[tiles])
+    if len(tiles) > 1:
+        _check_moved(prepared.topology, np.asarray(devices)[tiles])
+        _check_ports(prepared, tiles)
+    if standing is not None:
+        _check_use(prepared, standing)
+
+
+def _check_ports(prepared: Prepared, tiles: Ints) -> None:
+    """Checks that messages go over ports of their senders and receivers only.
+
+    Raises:
+        NotAlikeError: If one does not.
+    """
+    shape = prepared.shape
     for channel in prepared.channels:
         for (sender, receiver), path in zip(channel.pairs, channel.use.paths, strict=True):
-            ends = {f"sip{prepared.shape.sips[rank]}" for rank in (sender, receiver)}
+            ends = {sip_name(shape.sips[rank]) for rank in (sender, receiver)}
             for link in path.route:
-                if not ends & {link.src.partition(".")[0], link.dst.partition(".")[0]}:
+                if ends.isdisjoint((_part(link.src), _part(link.dst))):
                     raise NotAlikeError(
-                        f"{prepared.shape.operation} by {prepared.shape.chosen.name} goes over link "
-                        f"{link.name}, which groups of other ranks use, too",
+                        f"{shape.operation} by {shape.chosen.name} goes over link {link.name}, "
+                        "which other ranks use, too",
                         [f"{len(tiles)} groups of {tiles.shape[1]} ranks do the same at once"],
                         hint="choose groups inside a node, or on one rail; or an algorithm that "
                         f"sends between neighbours; or {WAY_OUT}",
                     )
+
+
+def _check_use(prepared: Prepared, standing: Standing) -> None:
+    """Checks that ranks of a class use the same ones of their ports.
+
+    Raises:
+        NotAlikeError: If they do not.
+    """
+    shape, topology = prepared.shape, prepared.topology
+    used: dict[str, set[Hashable]] = {sip_name(sip): set() for sip in shape.sips}
+    links = {
+        link.index: link
+        for channel in prepared.channels
+        for path in channel.use.paths
+        for link in path.route
+    }
+    for link in links.values():
+        src, dst = _part(link.src), _part(link.dst)
+        for here, there, way in ((src, dst, "out"), (dst, src, "in")):
+            if here in used and src != dst:
+                used[here].add((way, _relative(topology, here, there)))
+    ports = [used[sip_name(sip)] for sip in shape.sips]
+    for place, caller in enumerate(standing.caller):
+        if ports[place] != ports[caller]:
+            ranks = standing.ranks[caller], standing.ranks[place]
+            raise NotAlikeError(
+                f"ranks {ranks[0]} and {ranks[1]} are of one class, and do not use the same ports "
+                f"in {shape.operation} by {shape.chosen.name}",
+                hint="choose an algorithm in which ranks do the same, such as a ring "
+                f"(--set defaults.algorithm=ring), or {WAY_OUT}",
+            )
+
+
+def _part(node: str) -> str:
+    """Returns the SIP, the switch or the router of a node of a machine's graph."""
+    return node.partition(".")[0]
+
+
+def _relative(topology: Topology, here: str, there: str) -> Hashable:
+    """Returns where another part of the machine is, seen from a SIP: the kind, or the way to it."""
+    if not there.startswith("sip"):
+        return there.rstrip("0123456789")
+    one, other = (int(name.removeprefix("sip")) for name in (here, there))
+    shape = torus_shape(topology.machine.system)
+    steps = zip(coordinates(one, shape), coordinates(other, shape), shape, strict=True)
+    return tuple((there - here) % extent for here, there, extent in steps)
 
 
 def _check_moved(topology: Topology, sips: Ints) -> None:

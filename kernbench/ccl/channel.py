@@ -279,8 +279,8 @@ class Ranks(Protocol):
     """The part of a collective that its channels call."""
 
     @property
-    def stands(self) -> bool:
-        """Whether some of its ranks stand for ranks of it that are not simulated themselves."""
+    def stands(self) -> object:
+        """See `Claim`."""
         ...
 
     def command(self, rank: int) -> Command:
@@ -401,7 +401,7 @@ class Channel:
         """See `Released`."""
         latest, ends = 0, self._ends
         # Where ranks stand for others, a link stands for those of others, too.
-        stands = self._ranks.stands
+        stands = self._ranks.stands is not None
         for rank in range(self._size) if stands else self._prepared.freed_by[link]:
             end = ends.get(rank)
             if end is None:

@@ -66,6 +66,7 @@ class Collective:
         )
         self._timed = self._engine.timed or self._live
         self._standing: Final = standing
+        self._line: Final = shape.sips if line is None else line
         # By the rank that stands for them, ends of ranks.
         self._agreed: Final[dict[int, dict[int, int]]] = {}
         combine = "add" if reduction is None else reduction.combine
@@ -82,7 +83,7 @@ class Collective:
                 shape.chosen.queue,
                 combine,
                 self,
-                shape.sips if line is None else line,
+                self._line,
                 live=self._live,
                 cycles=model.cycles,
                 shadow=shadow,
@@ -247,9 +248,9 @@ class Collective:
         return self._commands[rank].host.rank if standing is None else standing.ranks[rank]
 
     @property
-    def stands(self) -> bool:
+    def stands(self) -> object:
         """See `Ranks`."""
-        return self._standing is not None
+        return None if self._standing is None else self._line
 
     def timed(self, rank: int, channel: int, end: int | None) -> None:
         """See `Ranks`; the rank completes when its last channel is done.

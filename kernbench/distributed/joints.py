@@ -61,12 +61,16 @@ def _standing(process: Process, group: ProcessGroup, what: Signature) -> Standin
         NotAlikeError: If it is one in which no rank can stand for another.
     """
     standing = standing_of(process, group)
-    if standing is None or (not what.hosted and what.sizes is not None):
+    if standing is None:
+        return None
+    if what.hosted:
+        way = "give tensors on devices"
+    elif what.splits is not None and len({*what.splits.sends, *what.splits.receives}) > 1:
+        way = "send equally much to each rank"
+    else:
         return standing
-    kind = "on the host" if what.hosted else "with sizes of each rank's own"
     raise NotAlikeError(
-        f"{what.text} {kind}, of {group}, in which ranks stand for others",
-        hint=f"give tensors on devices, of equal sizes, or {WAY_OUT}",
+        f"{what.text}, of {group}, in which ranks stand for others", hint=f"{way}, or {WAY_OUT}"
     )
 
 
@@ -86,7 +90,7 @@ def _make(process: Process, group: ProcessGroup, what: Signature) -> Joint:
             what.root,
         )
     if what.sizes is None:
-        return _Pairwise(process, group, what)
+        return _Pairwise(process, group, what, standing)
     prepared = group.prepared.get(what)
     if prepared is None:
         prepared = _prepare(process, group, what, what.nbytes, what.sizes)
@@ -151,11 +155,17 @@ class _Late:
 class _Pairwise:
     """Stands for an `all_to_all` until every rank has given its sizes.
 
+    Args:
+        standing: See `Collective`.
+
     Attributes:
         arrived: Ranks inside the group whose stream has reached the collective.
     """
 
-    def __init__(self, process: Process, group: ProcessGroup, what: Signature) -> None:
+    def __init__(
+        self, process: Process, group: ProcessGroup, what: Signature, standing: Standing | None
+    ) -> None:
+        self._standing = standing
         self._process = process
         self._group = group
         self._what = what
@@ -181,8 +191,10 @@ class _Pairwise:
             sends: Elements that go to each rank.
         """
         part = self._parts[place] = _Late(self.arrived, place, gives, takes)
-        self._sends[place] = tuple(sends)
-        if len(self._parts) == len(self._group.ranks):
+        standing = self._standing
+        for other in (place,) if standing is None else standing.places[place]:
+            self._sends[other] = tuple(sends)
+        if len(self._parts) == len(self._group.callers):
             self._settle()
         return part
 
@@ -202,16 +214,17 @@ class _Pairwise:
     def _settle(self) -> None:
         """Makes the collective: every rank has said what it sends."""
         process, what = self._process, self._what
-        sizes = tuple([self._sends[place] for place in range(len(self._parts))])
+        sizes = tuple([self._sends[place] for place in range(len(self._sends))])
         taken = [sum(column) for column in zip(*sizes, strict=True)]
         largest = max(*(sum(row) for row in sizes), *taken) * what.wire.itemsize
         try:
             prepared = _prepare(process, self._group, what, largest, sizes)
+            check_group(process, self._group, prepared)
         except UsageError as error:  # the others, whose calls have returned, wait for it
-            world_of(process).blame(self._group.ranks, error)
+            world_of(process).blame(self._group.callers, error)
             raise
         collective = self._collective = ccl.Collective(
-            collectives_of(process), prepared, line=self._group
+            collectives_of(process), prepared, line=self._group, standing=self._standing
         )
         now = process.engine.loop.now
         for part in self._parts.values():

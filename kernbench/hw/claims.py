@@ -90,7 +90,8 @@ class Claim:
         repeat: Undoes the times of the activity, see `Repeat`; called when another activity comes.
         released: See `Released`.
         number: Number of the claim among those of the machine.
-        stands: Whether it stands for activities of other ranks, which are not simulated.
+        stands: Key of the group whose ranks do it, if they stand for ranks of other groups, which do
+            the same and are not simulated; else None.
         held: Indices of the links that it has: of an activity that is alone, those that its
             senders may have sent over so far; else all.
     """
@@ -114,7 +115,7 @@ class Claim:
         repeat: Repeat,
         released: Released,
         number: int,
-        stands: bool,
+        stands: object,
     ) -> None:
         self.use: Final = use
         self.line: Final = line
@@ -199,7 +200,7 @@ class Claims:
         *,
         alone: bool = True,
         apart: bool = False,
-        stands: bool = False,
+        stands: object = None,
     ) -> Claim:
         """Returns the claim of an activity that begins now; `drop` must follow.
 
@@ -215,10 +216,10 @@ class Claims:
             alone: Whether the activity can be timed ahead of the loop while no other activity uses
                 its links.
             apart: Whether it can be, too, if several of its paths go over one link.
-            stands: Whether it stands for activities of other ranks, which are not simulated.
+            stands: See `Claim`.
 
         Raises:
-            NotAlikeError: If it does, and somebody else is on its links.
+            NotAlikeError: If it stands for activities that are not simulated, and somebody else is on its links.
         """
         claim = Claim(use, line, repeat, released or _unknown, next(self._numbers), stands)
         self.active[claim] = None
@@ -281,21 +282,21 @@ class Claims:
         self._loop.relive(min(self._loop.now, *begins), begin)
 
     def _check_company(self, claim: Claim) -> None:
-        """Checks that nobody whom the activity meets stands for activities that are not simulated.
+        """Checks that all who meet are simulated: the activities of one group, or of ranks that run.
 
         Raises:
-            NotAlikeError: If somebody does.
+            NotAlikeError: If one of them stands for activities that are not simulated.
         """
         now = self._loop.now
         for link in claim.use.links:
             for other in self._on[link]:
-                if other is claim or not (claim.stands or other.stands):
+                if other is claim or other.stands is claim.stands:
                     continue
                 free = other.released(link) if other.alone else None
                 if free is None or free > now:
                     raise NotAlikeError(
                         "two collectives that stand for those of other ranks share a link at once",
-                        [f"link {link}, at {format_time(now)}"],
+                        [f"at {format_time(now)}"],
                         hint="let one be over before the other begins, or give them links of their "
                         f"own, or {WAY_OUT}",
                     )

@@ -36,7 +36,7 @@ def check_group(process: Process, group: ProcessGroup, prepared: "Prepared") -> 
     state = spawn_state_of(process)
     if state.partition is not None:
         tiles = Tiling(group.ranks, state.size).check(state.partition)
-        check_alike(prepared, tiles, process.ctx.devices)
+        check_alike(prepared, tiles, process.ctx.devices, standing_of(process, group))
 
 
 def check_message(process: Process, source: int, destination: int, prepared: "Prepared") -> None:
@@ -53,7 +53,7 @@ def check_message(process: Process, source: int, destination: int, prepared: "Pr
     state, route = spawn_state_of(process), (source, destination, prepared.shape.chosen.name)
     if state.partition is not None and route not in state.alike:
         pairs = moved_pairs(state.partition, source, destination)
-        check_alike(prepared, pairs, process.ctx.devices)
+        check_alike(prepared, pairs, process.ctx.devices, None)
         state.alike.add(route)
 
 

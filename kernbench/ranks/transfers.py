@@ -16,8 +16,8 @@ from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.hosted import HostCollective
 from kernbench.ranks.meeting import NUMBER, Call, Exchange, Needs
 from kernbench.ranks.schedules import Schedule
-from kernbench.ranks.standing import check_message
 from kernbench.ranks.spawn_state import collectives_of, spawn_state_of
+from kernbench.ranks.standing import check_message
 from kernbench.sim_engine.command import Command
 
 

@@ -61,5 +61,8 @@ def partition_of(ctx: "SpawnSession", nprocs: int) -> Partition | None:
         return partition
     ports = system.changed_ports
     return partition.refined(
-        [f"SIP of kind {system.kind_of(sip)}{', changed ports' * (sip in ports)}" for sip in ctx.devices[:nprocs]]
+        [
+            f"SIP of kind {system.kind_of(sip)}{', changed ports' * (sip in ports)}"
+            for sip in ctx.devices[:nprocs]
+        ]
     )
