@@ -234,9 +234,7 @@ class GPTModel(torch.nn.Module):
                 config=config,
                 tp_group=groups.tp,
             )
-        self.layers = torch.nn.ModuleList(
-            [make(config, number, groups) for number in numbers]
-        )
+        self.layers = torch.nn.ModuleList([make(config, number, groups) for number in numbers])
         self.norm = self.output = None
         tied = config.share_embeddings_and_output_weights
         if self.post_process:
@@ -351,7 +349,14 @@ def draw_of(config: GPTConfig, place: int) -> _Draw:
 def row_linear(
     config: GPTConfig, width: int, draw: _Draw, groups: ProcessGroupCollection
 ) -> RowParallelLinear:
-    # Each layer adds two of these to the shortcut.
+    """Returns a layer whose output is added to the shortcut, as two of each layer are.
+
+    Args:
+        config: Of the model.
+        width: Of its input, of all ranks together.
+        draw: What fills its weight.
+        groups: Who shares it.
+    """
     return RowParallelLinear(
         width,
         config.hidden_size,
@@ -365,6 +370,13 @@ def row_linear(
 
 
 def norm_of(config: GPTConfig, width: int, *, parts: bool = False) -> torch.nn.RMSNorm:
+    """Returns a norm.
+
+    Args:
+        config: Of the model.
+        width: Of what it norms.
+        parts: Whether the gradient of each rank is a part of a sum, though all see all rows.
+    """
     norm = torch.nn.RMSNorm(
         width, config.layernorm_epsilon, device="cuda", dtype=config.params_dtype
     )

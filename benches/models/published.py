@@ -68,9 +68,7 @@ class Published:
 
     def cut(self, layers: int | None, sequence: int | None) -> "Published":
         """Returns the model with other numbers; None keeps one."""
-        return replace(
-            self, layers=layers or self.layers, sequence=sequence or self.sequence
-        )
+        return replace(self, layers=layers or self.layers, sequence=sequence or self.sequence)
 
     def has_experts(self, number: int) -> bool:
         """Returns whether a layer has experts."""
@@ -92,7 +90,7 @@ class Published:
         return weights, self.heads * (key + latent.value)
 
     def _mlp(self, number: int, *, active: bool) -> int:
-        """Returns the weights of a layer's MLP or experts; of those that a token meets, if asked."""
+        """Returns the weights of a layer's MLP, or of its experts, all or those a token meets."""
         experts = self.experts
         if experts is None or not self.has_experts(number):
             return 3 * self.hidden * self.ffn

@@ -5,9 +5,8 @@ rank gets its part (reduce-scatter), beside the backward pass. Then it updates i
 keeps weights in float32 and two moments, and all parts are gathered.
 """
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, contextmanager
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import kernbench.torch as torch
@@ -86,11 +85,12 @@ class ShardedOptimizer:
 
     Args:
         model: Whose weights it updates.
-        groups: `dp_cp`, and `expt_dp` of experts; `tp` and `pp` for the norm.
+        groups: `dp_cp`, and `expt_dp` of experts; `tp`, `ep` and `pp` for the norm.
         overlap: Whether gradients are summed beside the last backward pass.
 
     Attributes:
-        state_bytes: What the rank keeps for its part, in bytes.
+        state_bytes: What the rank keeps for its part once it has updated it, in bytes.
+        held_bytes: How much of that it keeps before, the weights, in bytes.
     """
 
     def __init__(
@@ -100,7 +100,9 @@ class ShardedOptimizer:
         self._buckets: list[_Bucket] = []
         for experts, group in ((False, groups.dp_cp), (True, groups.expt_dp)):
             filled: list[list[Any]] = [[]]
-            for param in reversed([each for each in model.parameters() if is_expert(each) == experts]):
+            for param in reversed(
+                [each for each in model.parameters() if is_expert(each) == experts]
+            ):
                 if sum(each.numel() for each in filled[-1]) >= _BUCKET:
                     filled.append([])
                 filled[-1].append(param)
@@ -110,7 +112,8 @@ class ShardedOptimizer:
                 param.register_post_accumulate_grad_hook(self._hook(bucket))
         masters = [bucket.master for bucket in self._buckets]
         self._adam = torch.optim.AdamW(masters, lr=1e-4, fused=True)
-        self.state_bytes = sum(3 * 4 * master.numel() for master in masters)
+        self.held_bytes = sum(4 * master.numel() for master in masters)
+        self.state_bytes = 3 * self.held_bytes
 
     def _hook(self, bucket: _Bucket) -> Any:
         return lambda param: bucket.arrived(param, last=self._last and self._overlap)
@@ -137,7 +140,9 @@ class ShardedOptimizer:
         total = torch.nn.utils.get_total_norm([each.grad for each in masters])
         total = total.square().view(1)
         groups = self._groups
-        for group in (groups.dp_cp, groups.tp):
+        # All ranks of the stage: experts are shared by neighbours.
+        shared = groups.ep.size() > 1
+        for group in (groups.ep, groups.expt_dp) if shared else (groups.dp_cp, groups.tp):
             if group.size() > 1:
                 # Gathered, not reduced: of so few bytes a tree would add, on which ranks differ.
                 every = torch.empty(group.size(), device="cuda")

@@ -494,7 +494,7 @@ class Channel:
             partial(self._timed, self._attempt),
             runs=prepared.runs,
             cycles=self._alone if claim.alone else self._in_company,
-            trace=self._engine.op_log.full,
+            trace=self._traces,
         )
         if replay.watched and not claim.alone:
             self._shared.join(replay)
@@ -536,7 +536,7 @@ class Channel:
         starts = [self._starts[rank] - first for rank in range(self._size)]
         setting = anew.setting
         key = f"{setting.operation} of {self._size} ranks, channel {setting.channel}, from {starts}"
-        again = together(anew, tuple(starts), self._engine.op_log.full)
+        again = together(anew, tuple(starts), self._traces)
         compare("picoseconds at which ranks are done, at once", key, timing[0], again[0])
         compare("messages of ranks, at once", key, timing[1], again[1])
         if anew.apart:
@@ -545,12 +545,17 @@ class Channel:
             alone, _ = _replayed(anew, starts, None)
         compare("picoseconds at which ranks are done, over queues", key, timing[0], alone)
 
+    @property
+    def _traces(self) -> bool:
+        """Whether messages are kept: not those of ranks for which others stand."""
+        return self._engine.op_log.full and self._ranks.stands is None
+
     def _timing(self) -> tuple[int, Timing]:
         """Returns the start of the first rank, and all times counted from this start."""
         starts = self._starts
         first = min(starts.values())
         skews = tuple([starts[rank] - first for rank in range(len(starts))])
-        return first, self._together(self._prepared, skews, self._engine.op_log.full)
+        return first, self._together(self._prepared, skews, self._traces)
 
     def spans(self) -> tuple[list[Span], int]:
         """Returns the sent messages and the start of their times, once every rank is done."""

@@ -22,7 +22,6 @@ from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.op_log import Record
 from kernbench.sim_engine.shadow import compare
 from kernbench.tl.tile import Pointer
-from kernbench.units import format_time
 
 
 class Collective:
@@ -301,7 +300,7 @@ class Collective:
                 f"not end {self.prepared.shape.operation} at the same time",
                 [
                     f"algorithm {self.chosen.name} among {self.ranks} ranks: "
-                    f"{format_time(known[one])} and {format_time(known[two])}"
+                    f"{known[one]} and {known[two]} ps"
                 ],
                 hint="choose an algorithm in which ranks do the same, such as a ring "
                 f"(--set defaults.algorithm=ring), or {WAY_OUT}",
@@ -362,7 +361,7 @@ class Collective:
         self._left -= 1
         if not self._left:
             for channel in self._channels:
-                if self._engine.op_log.full:
+                if self._engine.op_log.full and self._standing is None:
                     self._log_spans(channel)
                 channel.free()
         command = self._commands[part.rank]
@@ -390,46 +389,41 @@ class Collective:
         log, itemsize = self._engine.op_log, self.prepared.shape.dtype.itemsize
         spans, shift = channel.spans()
         for span in spans:
-            sender, receiver = self.command(span.sender), self.command(span.receiver)
+            sender = self._commands[span.sender]
+            receiver = self._commands[span.receiver]
             flow = log.new_flow()
             nbytes = span.elements * itemsize
             links = [link.name for link in channel.path(span.sender, span.receiver).route]
-            here, to, number = self.rank(span.sender), self.rank(span.receiver), channel.track
-            if self._joins(span.sender):
-                log.add(
-                    Record(
-                        f"send to {to}",
-                        "send",
-                        here,
-                        f"dma{number}.send",
-                        sender.issued,
-                        span.sent + shift,
-                        span.injected + shift,
-                        sender.site,
-                        {"bytes": nbytes, "links": links},
-                        flow,
-                        sender.ranges,
-                        sender.took,
-                    )
+            to, number = receiver.host.rank, channel.track
+            log.add(
+                Record(
+                    f"send to {to}",
+                    "send",
+                    sender.host.rank,
+                    f"dma{number}.send",
+                    sender.issued,
+                    span.sent + shift,
+                    span.injected + shift,
+                    sender.site,
+                    {"bytes": nbytes, "links": links},
+                    flow,
+                    sender.ranges,
+                    sender.took,
                 )
-            if self._joins(span.receiver):
-                log.add(
-                    Record(
-                        f"recv from {here}",
-                        "recv",
-                        to,
-                        f"dma{number}.recv",
-                        receiver.issued,
-                        span.arrived + shift,
-                        span.received + shift,
-                        receiver.site,
-                        {"bytes": nbytes},
-                        flow,
-                        receiver.ranges,
-                        receiver.took,
-                    )
+            )
+            log.add(
+                Record(
+                    f"recv from {sender.host.rank}",
+                    "recv",
+                    to,
+                    f"dma{number}.recv",
+                    receiver.issued,
+                    span.arrived + shift,
+                    span.received + shift,
+                    receiver.site,
+                    {"bytes": nbytes},
+                    flow,
+                    receiver.ranges,
+                    receiver.took,
                 )
-
-    def _joins(self, rank: int) -> bool:
-        """Returns whether a rank joins itself."""
-        return self._standing is None or self._standing.caller[rank] == rank
+            )

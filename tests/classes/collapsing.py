@@ -208,5 +208,5 @@ def _records(ctx: RuntimeContext, rank: int) -> list[Any]:
     return sorted(
         (record.start, record.end, record.name, record.track, record.issued, str(record.args))
         for record in log.records
-        if record.rank == rank
+        if record.rank == rank and not record.track.startswith("dma")
     )
