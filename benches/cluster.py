@@ -23,14 +23,13 @@ from benches.models.gpt import forward_step
 from benches.models.published import MODELS, Published
 from benches.models.sharded_optimizer import ShardedOptimizer
 from kernbench.errors import UsageError
-from kernbench.hw.attention import peak_of
 from kernbench.pp import get_forward_backward_func
 from kernbench.process.process import current_process
+from kernbench.report.bounds import peak_flop
 from kernbench.report.breakdown import COMMUNICATION, COMPUTE
 from kernbench.report.intervals import Interval, difference, length, union
 from kernbench.report.records import is_engine
 from kernbench.runtime_api.context import RuntimeContext
-from kernbench.sim_engine.op_log import Record
 from kernbench.units import PS_PER_S, format_bytes
 
 GROUPS: Final = ("tp", "cp", "ep", "pp", "dp")
@@ -229,7 +228,7 @@ class Result:
 
 
 def _result(ctx: RuntimeContext, flags: Flags, measured: dict[int, Measured]) -> Result:
-    cut, system = flags.cut, ctx.engine.topology.machine.system
+    cut = flags.cut
     begin = min(each.begin for each in measured.values())
     span = max(each.end for each in measured.values()) - begin
     weights = dict.fromkeys(measured, 1)
@@ -243,9 +242,7 @@ def _result(ctx: RuntimeContext, flags: Flags, measured: dict[int, Measured]) ->
         name: sum(weights[rank] * spent[rank][name] for rank in weights) / cut.ranks / _PS_PER_MS
         for name in ("compute", *GROUPS)
     }
-    sip = system.kinds[0]
-    pes = ctx.engine.topology.num_pes(ctx.devices[0])
-    peak = peak_of(sip.pe.gemm).per_second * pes
+    peak = peak_flop(ctx.engine.topology, ctx.devices[0])
     seconds = span / PS_PER_S
     step_ms = span / _PS_PER_MS
     exposed = {name: mean[name] for name in GROUPS}
@@ -263,7 +260,7 @@ def _result(ctx: RuntimeContext, flags: Flags, measured: dict[int, Measured]) ->
 
 
 def _spent(
-    records: Sequence[Record], groups: dict[int, dict[str, str]], begin: int
+    records: Sequence[Any], groups: dict[int, dict[str, str]], begin: int
 ) -> dict[int, dict[str, int]]:
     """Returns the picoseconds of each rank in kernels, and in communication alone, by group.
 
@@ -286,7 +283,7 @@ def _spent(
             name = groups[record.rank].get((record.args or {}).get("group", ""))
             if name is not None:
                 busy[record.rank][name].append((record.start, record.end))
-    found = {}
+    found: dict[int, dict[str, int]] = {}
     for rank, spans in busy.items():
         taken: list[Interval] = []
         found[rank] = {}

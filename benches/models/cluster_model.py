@@ -91,7 +91,10 @@ def groups_of(cut: Cut, rank: int) -> ProcessGroupCollection:
     def make(stride: int, count: int, desc: str) -> dist.ProcessGroup:
         first = rank - rank // stride % count * stride
         ranks = range(first, first + stride * count, stride)
-        return dist.new_group(ranks, use_local_synchronization=True, group_desc=desc)
+        made: dist.ProcessGroup = dist.new_group(
+            ranks, use_local_synchronization=True, group_desc=desc
+        )
+        return made
 
     tp, cp, ep, dp = cut.tp, cut.cp, cut.ep, cut.dp
     return ProcessGroupCollection(
@@ -187,7 +190,8 @@ class SharedExperts(torch.nn.Module):
             back = differentiable.exchange(back.index_select(0, order), Exchange(self.group))
         out = torch.zeros_like(tokens).index_add(0, places, back * weights)
         shared = self.shared_down(F.swiglu(self.shared_gate_up(tokens)))
-        return (out + shared).view(x.shape)
+        whole: torch.Tensor = (out + shared).view(x.shape)
+        return whole
 
 
 class ClusterLayer(torch.nn.Module):

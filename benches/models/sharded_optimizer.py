@@ -1,8 +1,8 @@
-"""A distributed optimiser of Megatron's kind: each data-parallel rank updates a part of the weights.
+"""A distributed optimiser of Megatron's kind: each data-parallel rank updates a part of weights.
 
-Gradients of microbatches add up in float32; in the last one they are summed bucket by bucket, and a
-rank gets its part (reduce-scatter), beside the backward pass. Then it updates its part, of which it
-keeps weights in float32 and two moments, and all parts are gathered.
+Gradients of microbatches add up in float32. Then they are averaged bucket by bucket, and a rank
+gets its part (reduce-scatter), behind the last backward pass or beside it. It updates its part, of
+which it keeps weights in float32 and two moments, and all parts are gathered.
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,7 +43,8 @@ class _Bucket:
             param.data = weights.view(param.shape)
             param.main_grad = gradients.view(param.shape)
         self.master = torch.nn.Parameter(torch.empty(whole // ranks, device="cuda"))
-        self.master.grad = torch.empty(whole // ranks, device="cuda")
+        self.sums = torch.empty(whole // ranks, device="cuda")
+        self.master.grad = self.sums
         self._left = len(params)
         self._work: Any = None
 
@@ -63,7 +64,11 @@ class _Bucket:
 
     def _reduce(self, *, async_op: bool) -> Any:
         return dist.reduce_scatter_tensor(
-            self.master.grad, self.gradients, group=self.group, async_op=async_op
+            self.sums,
+            self.gradients,
+            dist.ReduceOp.AVG,
+            self.group,
+            async_op=async_op,
         )
 
     def finish(self) -> None:
@@ -137,7 +142,7 @@ class ShardedOptimizer:
         for bucket in self._buckets:
             bucket.finish()
         masters = [bucket.master for bucket in self._buckets]
-        total = torch.nn.utils.get_total_norm([each.grad for each in masters])
+        total = torch.nn.utils.get_total_norm([bucket.sums for bucket in self._buckets])
         total = total.square().view(1)
         groups = self._groups
         # All ranks of the stage: experts are shared by neighbours.

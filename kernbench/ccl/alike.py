@@ -17,7 +17,7 @@ def check_alike(
 
     The groups are moved copies of each other: from node to node, along a ring or a torus, or to
     other ports of a switch, which are automorphisms of the machine. Each message goes over ports of
-    its sender and its receiver only, so that groups without a common rank share no link; a group
+    its sender and its receiver alone, so that groups without a common rank share no link; a group
     without copies may use any links. Ranks of a class use the same ones of their ports, so that
     what one of them meets there, the one that runs meets, too.
 
@@ -44,17 +44,19 @@ def check_alike(
 
 
 def _check_ports(prepared: Prepared, tiles: Ints) -> None:
-    """Checks that messages go over ports of their senders and receivers only.
+    """Checks that messages go over ports of their senders and receivers alone.
 
     Raises:
         NotAlikeError: If one does not.
     """
     shape = prepared.shape
+    sips = {sip_name(sip) for sip in range(prepared.topology.world_size)}
     for channel in prepared.channels:
         for (sender, receiver), path in zip(channel.pairs, channel.use.paths, strict=True):
             ends = {sip_name(shape.sips[rank]) for rank in (sender, receiver)}
             for link in path.route:
-                if ends.isdisjoint((_part(link.src), _part(link.dst))):
+                touched = {part for part in map(_part, (link.src, link.dst)) if part in sips}
+                if not touched or not touched <= ends:
                     raise NotAlikeError(
                         f"{shape.operation} by {shape.chosen.name} goes over link {link.name}, "
                         "which other ranks use, too",
@@ -133,7 +135,7 @@ def _check_moved(topology: Topology, sips: Ints) -> None:
     elif kind != "switch":
         raise NotAlikeError(
             f"a network of kind {kind}, of which no two parts are known to be alike",
-            hint=f"choose a machine with a ring, a torus, a switch, nodes or a fat tree, or {WAY_OUT}",
+            hint=f"choose a ring, a torus, a switch, nodes or a fat tree, or {WAY_OUT}",
         )
     if not moved:
         raise NotAlikeError(

@@ -127,7 +127,7 @@ class Partition:
 
     def class_of(self, rank: int) -> Class:
         """Returns the class of a rank."""
-        return self.classes[self.of[rank]]
+        return self.classes[int(self.of[rank])]
 
     def callers_of(self, ranks: Sequence[int]) -> tuple[int, ...]:
         """Returns those of some ranks that run the program, in their order."""

@@ -46,7 +46,7 @@ def read_roles(path: Path, size: int) -> list[str]:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--roles {path}: {error}", code="F11") from None
-    numbers, names = np.full(size, -1), []
+    numbers, names = np.full(size, -1), list[str]()
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].strip()
         if not words:

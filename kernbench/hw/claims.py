@@ -90,8 +90,8 @@ class Claim:
         repeat: Undoes the times of the activity, see `Repeat`; called when another activity comes.
         released: See `Released`.
         number: Number of the claim among those of the machine.
-        stands: Key of the group whose ranks do it, if they stand for ranks of other groups, which do
-            the same and are not simulated; else None.
+        stands: Key of the group whose ranks do it, if they stand for ranks of other groups, which
+            do the same and are not simulated; else None.
         held: Indices of the links that it has: of an activity that is alone, those that its
             senders may have sent over so far; else all.
     """
@@ -219,7 +219,7 @@ class Claims:
             stands: See `Claim`.
 
         Raises:
-            NotAlikeError: If it stands for activities that are not simulated, and somebody else is on its links.
+            NotAlikeError: As `share` does.
         """
         claim = Claim(use, line, repeat, released or _unknown, next(self._numbers), stands)
         self.active[claim] = None
@@ -282,7 +282,7 @@ class Claims:
         self._loop.relive(min(self._loop.now, *begins), begin)
 
     def _check_company(self, claim: Claim) -> None:
-        """Checks that all who meet are simulated: the activities of one group, or of ranks that run.
+        """Checks that all who meet are simulated: one group, or ranks that run.
 
         Raises:
             NotAlikeError: If one of them stands for activities that are not simulated.

@@ -86,8 +86,8 @@ class RunSpec:
         fidelity: How closely time is simulated, see `GraphEngine`.
         record: How much the log keeps, see `OpLog`.
         shadow: Whether answers of caches are found anew, too, and compared, see `GraphEngine`.
-        collapse: Whether ranks that do the same are simulated once, `exact`, or each, `off`; `exact`
-            only without values, see `classes`.
+        collapse: Whether ranks that do the same are simulated once, `exact`, or each, `off`; the
+            first only without values, see `classes`.
         roles: With `collapse`, a file that says which ranks have the same program, see
             `classes.roles`; None for what the program says, or for all ranks.
         seed: At least 0; with the rank it says where a rank's default random generator starts.
