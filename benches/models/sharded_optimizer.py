@@ -31,7 +31,7 @@ class _Bucket:
         sizes = [param.numel() for param in params]
         whole = -(-sum(sizes) // ranks) * ranks
         padding = [whole - sum(sizes)] if whole > sum(sizes) else []
-        self.weights = torch.empty(whole, dtype=params[0].dtype, device="cuda")
+        self.weights = torch.zeros(whole, dtype=params[0].dtype, device="cuda")
         self.gradients = torch.zeros(whole, dtype=torch.float32, device="cuda")
         parts = zip(
             params,
@@ -40,9 +40,11 @@ class _Bucket:
             strict=False,
         )
         for param, weights, gradients in parts:
+            weights.copy_(param.detach().view(-1))
             param.data = weights.view(param.shape)
             param.main_grad = gradients.view(param.shape)
-        self.master = torch.nn.Parameter(torch.empty(whole // ranks, device="cuda"))
+        mine = self.weights.chunk(ranks)[group.rank()]
+        self.master = torch.nn.Parameter(mine.float().clone())
         self.sums = torch.empty(whole // ranks, device="cuda")
         self.master.grad = self.sums
         self._left = len(params)
