@@ -26,7 +26,7 @@ from kernbench.tp.utils import divide
 
 _EMBEDDING: Final = -2
 _OUTPUT: Final = -1
-"""Numbers of what is not a layer, in `_draw`."""
+"""Numbers of what is not a layer, in `draw_of`."""
 
 
 @dataclass(kw_only=True)
@@ -87,7 +87,7 @@ class Attention(torch.nn.Module):
         self.config = config
         self.queries = config.num_attention_heads // config.num_query_groups
         self.groups = divide(config.num_query_groups, groups.tp.size())
-        draw = _draw(config, 2 * number)
+        draw = draw_of(config, 2 * number)
         self.qkv = ColumnParallelLinear(
             config.hidden_size,
             config.num_query_groups * (self.queries + 2) * config.head,
@@ -103,15 +103,15 @@ class Attention(torch.nn.Module):
             qkv_format="sbhd",
             attn_mask_type="causal",
             tp_group=groups.tp,
-            **_sharing(config, groups),
+            **sharing_of(config, groups),
         )
         width = config.num_attention_heads * config.head
-        self.out = _row(config, width, draw, groups)
+        self.out = row_linear(config, width, draw, groups)
         self.query_norm = self.key_norm = None
         if config.qk_layernorm:
             # A rank norms its own heads only: gradients are parts of a sum.
-            self.query_norm = _norm(config, config.head, parts=True)
-            self.key_norm = _norm(config, config.head, parts=True)
+            self.query_norm = norm_of(config, config.head, parts=True)
+            self.key_norm = norm_of(config, config.head, parts=True)
 
     def forward(self, x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
         """Returns the output for each token.
@@ -139,7 +139,7 @@ class SwigluMLP(torch.nn.Module):
 
     def __init__(self, config: GPTConfig, number: int, groups: ProcessGroupCollection) -> None:
         super().__init__()
-        draw = _draw(config, 2 * number + 1)
+        draw = draw_of(config, 2 * number + 1)
         self.gate_up = ColumnParallelLinear(
             config.hidden_size,
             2 * config.ffn_hidden_size,
@@ -149,7 +149,7 @@ class SwigluMLP(torch.nn.Module):
             stride=2,
             tp_group=groups.tp,
         )
-        self.down = _row(config, config.ffn_hidden_size, draw, groups)
+        self.down = row_linear(config, config.ffn_hidden_size, draw, groups)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Returns the output for each token."""
@@ -164,9 +164,9 @@ class Layer(torch.nn.Module):
     def __init__(self, config: GPTConfig, number: int, groups: ProcessGroupCollection) -> None:
         super().__init__()
         self.number = number
-        self.attention_norm = _norm(config, config.hidden_size)
+        self.attention_norm = norm_of(config, config.hidden_size)
         self.attention = Attention(config, number, groups)
-        self.mlp_norm = _norm(config, config.hidden_size)
+        self.mlp_norm = norm_of(config, config.hidden_size)
         self.mlp = SwigluMLP(config, number, groups)
 
     def forward(self, x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
@@ -185,6 +185,8 @@ class GPTModel(torch.nn.Module):
         config: Sizes, and what the layers have in common.
         groups: Who shares what: `tp`, `cp`, `pp`.
         vp_stage: Which of the chunks that the stage holds, if they are several.
+        numbers: Of its layers; None: every chunk has equally many.
+        make: Makes a layer of its configuration, number and groups.
 
     Attributes:
         config: As given.
@@ -196,7 +198,12 @@ class GPTModel(torch.nn.Module):
     """
 
     def __init__(
-        self, config: GPTConfig, groups: ProcessGroupCollection, vp_stage: int | None = None
+        self,
+        config: GPTConfig,
+        groups: ProcessGroupCollection,
+        vp_stage: int | None = None,
+        numbers: Sequence[int] | None = None,
+        make: Callable[[GPTConfig, int, ProcessGroupCollection], torch.nn.Module] = Layer,
     ) -> None:
         super().__init__()
         self.config, self.pg_collection, self.vp_stage = config, groups, vp_stage
@@ -207,7 +214,9 @@ class GPTModel(torch.nn.Module):
         self.post_process = stage == stages - 1 and chunk == chunks - 1
         # The first chunks of all stages, then the second ones.
         place = chunk * stages + stage
-        count = divide(config.num_layers, stages * chunks)
+        if numbers is None:
+            count = divide(config.num_layers, stages * chunks)
+            numbers = range(place * count, (place + 1) * count)
         self.input_tensor: torch.Tensor | None = None
         self.rotary = RotaryEmbedding(
             config.head,
@@ -220,23 +229,21 @@ class GPTModel(torch.nn.Module):
             self.embedding = VocabParallelEmbedding(
                 config.vocab_size,
                 config.hidden_size,
-                init_method=_draw(config, _EMBEDDING)(),
+                init_method=draw_of(config, _EMBEDDING)(),
                 reduce_scatter_embeddings=config.sequence_parallel,
                 config=config,
                 tp_group=groups.tp,
             )
-        self.layers = torch.nn.ModuleList(
-            [Layer(config, place * count + n, groups) for n in range(count)]
-        )
+        self.layers = torch.nn.ModuleList([make(config, number, groups) for number in numbers])
         self.norm = self.output = None
         tied = config.share_embeddings_and_output_weights
         if self.post_process:
-            self.norm = _norm(config, config.hidden_size)
+            self.norm = norm_of(config, config.hidden_size)
             self.output = ColumnParallelLinear(
                 config.hidden_size,
                 config.vocab_size,
                 config=config,
-                init_method=_draw(config, _EMBEDDING if tied else _OUTPUT)(),
+                init_method=draw_of(config, _EMBEDDING if tied else _OUTPUT)(),
                 bias=False,
                 skip_weight_param_allocation=tied and self.pre_process,
                 tp_group=groups.tp,
@@ -310,7 +317,7 @@ def loss_func(losses: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.T
         return total, count, torch.stack([total.detach(), count])
 
 
-def _sharing(config: GPTConfig, groups: ProcessGroupCollection) -> dict[str, Any]:
+def sharing_of(config: GPTConfig, groups: ProcessGroupCollection) -> dict[str, Any]:
     """Returns what attention is told of the ranks that share a sequence."""
     told = {"cp_comm_type": config.cp_comm_type}
     if groups.cp.size() == 1:
@@ -326,7 +333,7 @@ def _sharing(config: GPTConfig, groups: ProcessGroupCollection) -> dict[str, Any
 _Draw = Callable[..., InitMethod]
 
 
-def _draw(config: GPTConfig, place: int) -> _Draw:
+def draw_of(config: GPTConfig, place: int) -> _Draw:
     """Returns what makes functions that fill weights, all from one stream of random numbers."""
     generator = torch.Generator(device="cpu")
     generator.manual_seed(config.init_seed * 1_000_003 + place)
@@ -339,10 +346,17 @@ def _draw(config: GPTConfig, place: int) -> _Draw:
     return init
 
 
-def _row(
+def row_linear(
     config: GPTConfig, width: int, draw: _Draw, groups: ProcessGroupCollection
 ) -> RowParallelLinear:
-    # Each layer adds two of these to the shortcut.
+    """Returns a layer whose output is added to the shortcut, as two of each layer are.
+
+    Args:
+        config: Of the model.
+        width: Of its input, of all ranks together.
+        draw: What fills its weight.
+        groups: Who shares it.
+    """
     return RowParallelLinear(
         width,
         config.hidden_size,
@@ -355,7 +369,14 @@ def _row(
     )
 
 
-def _norm(config: GPTConfig, width: int, *, parts: bool = False) -> torch.nn.RMSNorm:
+def norm_of(config: GPTConfig, width: int, *, parts: bool = False) -> torch.nn.RMSNorm:
+    """Returns a norm.
+
+    Args:
+        config: Of the model.
+        width: Of what it norms.
+        parts: Whether the gradient of each rank is a part of a sum, though all see all rows.
+    """
     norm = torch.nn.RMSNorm(
         width, config.layernorm_epsilon, device="cuda", dtype=config.params_dtype
     )

@@ -111,7 +111,7 @@ class ChannelPlan:
     def sent_over(self) -> list[tuple[int, ...]]:
         """By rank, the indices of the links that it sends over."""
         found: list[list[int]] = [[] for _ in range(self.setting.world_size)]
-        for (sender, _), path in zip(self._plan_pairs, self.use.paths, strict=True):
+        for (sender, _), path in zip(self.pairs, self.use.paths, strict=True):
             found[sender] += path.links
         return list(map(tuple, found))
 
@@ -123,14 +123,15 @@ class ChannelPlan:
         sender has sent everything, the others once the receiver has got everything.
         """
         found: dict[int, dict[int, None]] = {}
-        for (sender, receiver), path in zip(self._plan_pairs, self.use.paths, strict=True):
+        for (sender, receiver), path in zip(self.pairs, self.use.paths, strict=True):
             for link in path.links:
                 rank = sender if link in path.injecting else receiver
                 found.setdefault(link, {})[rank] = None
         return {link: tuple(ranks) for link, ranks in found.items()}
 
     @property
-    def _plan_pairs(self) -> Sequence[tuple[int, int]]:
+    def pairs(self) -> Sequence[tuple[int, int]]:
+        """Sender and receiver of each path of `use`; needs a plan."""
         assert self.plan is not None
         return self.plan.pairs
 
@@ -277,8 +278,17 @@ Together = Callable[[ChannelPlan, tuple[int, ...], bool], Timing]
 class Ranks(Protocol):
     """The part of a collective that its channels call."""
 
+    @property
+    def stands(self) -> object:
+        """See `Claim`."""
+        ...
+
     def command(self, rank: int) -> Command:
-        """Returns the command of a rank."""
+        """Returns the command of a rank, or of the rank that stands for it."""
+        ...
+
+    def rank(self, rank: int) -> int:
+        """Returns the global rank of a rank inside the group."""
         ...
 
     def workspace(self, rank: int, layout: Layout) -> Pointer:
@@ -390,7 +400,9 @@ class Channel:
     def _released(self, link: int) -> int | None:
         """See `Released`."""
         latest, ends = 0, self._ends
-        for rank in self._prepared.freed_by[link]:
+        # Where ranks stand for others, a link stands for those of others, too.
+        stands = self._ranks.stands is not None
+        for rank in range(self._size) if stands else self._prepared.freed_by[link]:
             end = ends.get(rank)
             if end is None:
                 return None
@@ -418,7 +430,12 @@ class Channel:
         claim = self._claim
         if claim is None:
             claim = claims.take(
-                prepared.use, self._line, self._repeat, self._released, apart=prepared.apart
+                prepared.use,
+                self._line,
+                self._repeat,
+                self._released,
+                apart=prepared.apart,
+                stands=self._ranks.stands,
             )
             self._claim = claim
             self._gathers = claim.alone and prepared.gathers
@@ -449,7 +466,7 @@ class Channel:
 
     def _in_order(self) -> bool:
         """Returns whether ties of ranks are decided as on a network of its own."""
-        ranks = [self._ranks.command(rank).host.rank for rank in range(self._size)]
+        ranks = [self._ranks.rank(rank) for rank in range(self._size)]
         return all(one < other for one, other in itertools.pairwise(ranks))
 
     def _start_replay(self, rank: int) -> None:
@@ -477,7 +494,7 @@ class Channel:
             partial(self._timed, self._attempt),
             runs=prepared.runs,
             cycles=self._alone if claim.alone else self._in_company,
-            trace=self._engine.op_log.full,
+            trace=self._traces,
         )
         if replay.watched and not claim.alone:
             self._shared.join(replay)
@@ -519,7 +536,7 @@ class Channel:
         starts = [self._starts[rank] - first for rank in range(self._size)]
         setting = anew.setting
         key = f"{setting.operation} of {self._size} ranks, channel {setting.channel}, from {starts}"
-        again = together(anew, tuple(starts), self._engine.op_log.full)
+        again = together(anew, tuple(starts), self._traces)
         compare("picoseconds at which ranks are done, at once", key, timing[0], again[0])
         compare("messages of ranks, at once", key, timing[1], again[1])
         if anew.apart:
@@ -528,12 +545,17 @@ class Channel:
             alone, _ = _replayed(anew, starts, None)
         compare("picoseconds at which ranks are done, over queues", key, timing[0], alone)
 
+    @property
+    def _traces(self) -> bool:
+        """Whether messages are kept: not those of ranks for which others stand."""
+        return self._engine.op_log.full and self._ranks.stands is None
+
     def _timing(self) -> tuple[int, Timing]:
         """Returns the start of the first rank, and all times counted from this start."""
         starts = self._starts
         first = min(starts.values())
         skews = tuple([starts[rank] - first for rank in range(len(starts))])
-        return first, self._together(self._prepared, skews, self._engine.op_log.full)
+        return first, self._together(self._prepared, skews, self._traces)
 
     def spans(self) -> tuple[list[Span], int]:
         """Returns the sent messages and the start of their times, once every rank is done."""
@@ -570,8 +592,8 @@ class Channel:
         # which it issued them: ties have one order, whichever way the collectives are timed.
         owner = self._owners.get(rank)
         if owner is None:
-            command = self._ranks.command(rank)
-            owner = self._engine.command_owner(command.host.rank, self._number).turn(command.turn)
+            number, turn = self._ranks.rank(rank), self._ranks.command(rank).turn
+            owner = self._engine.command_owner(number, self._number).turn(turn)
             self._owners[rank] = owner
         return owner
 

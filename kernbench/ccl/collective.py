@@ -13,6 +13,7 @@ from kernbench.ccl.layout import Layout
 from kernbench.ccl.model import CollectiveModel
 from kernbench.ccl.operations import Reduction
 from kernbench.ccl.prepared import Prepared
+from kernbench.classes.partition import WAY_OUT, NotAlikeError, Standing
 from kernbench.errors import UnsupportedError
 from kernbench.hw.pe import PeCosts
 from kernbench.memory import View
@@ -32,6 +33,7 @@ class Collective:
         reduction: How values are combined; None if the operation combines none.
         line: Key that all collectives of the group share, because they run one after another; None
             for the devices of the group.
+        standing: Which ranks join for others that do the same; None if each joins itself.
 
     Attributes:
         chosen: The algorithm and its queues.
@@ -46,6 +48,7 @@ class Collective:
         prepared: Prepared,
         reduction: Reduction | None = None,
         line: object = None,
+        standing: Standing | None = None,
     ) -> None:
         shape = prepared.shape
         self.chosen: Final = shape.chosen
@@ -61,6 +64,10 @@ class Collective:
             prepared, reduction, self._parts, enabled=self._data, live=self._live
         )
         self._timed = self._engine.timed or self._live
+        self._standing: Final = standing
+        self._line: Final = shape.sips if line is None else line
+        # By the rank that stands for them, ends of ranks.
+        self._agreed: Final[dict[int, dict[int, int]]] = {}
         combine = "add" if reduction is None else reduction.combine
         shadows: Sequence[ChannelPlan | None] = [None] * len(prepared.channels)
         if self._engine.shadow and self._timed:
@@ -75,14 +82,14 @@ class Collective:
                 shape.chosen.queue,
                 combine,
                 self,
-                shape.sips if line is None else line,
+                self._line,
                 live=self._live,
                 cycles=model.cycles,
                 shadow=shadow,
             )
             for channel, shadow in zip(prepared.channels, shadows, strict=True)
         ]
-        self._left = self.ranks
+        self._left = self.ranks if standing is None else len(standing.places)
         # By rank, the end of each channel that is done; kept only for several channels.
         self._ends: dict[int, dict[int, int]] = {}
 
@@ -214,12 +221,14 @@ class Collective:
         self._parts[rank] = part
         self._commands[rank] = command
         if self._timed:
-            begin = part.start
-            if self._engine.timed:
-                # A start-up may be shorter than the device's notice.
-                begin = max(begin + self.prepared.start_ups[rank], self._engine.loop.now)
-            for channel in self._channels:
-                channel.arrive(rank, begin)
+            standing = self._standing
+            for place in (rank,) if standing is None else standing.places[rank]:
+                begin = part.start
+                if self._engine.timed:
+                    # A start-up may be shorter than the device's notice.
+                    begin = max(begin + self.prepared.start_ups[place], self._engine.loop.now)
+                for channel in self._channels:
+                    channel.arrive(place, begin)
         elif len(self._parts) == self.ranks:
             end = max(other.start for other in self._parts.values())
             for other in self._parts.values():
@@ -229,7 +238,18 @@ class Collective:
 
     def command(self, rank: int) -> Command:
         """See `Ranks`."""
-        return self._commands[rank]
+        standing = self._standing
+        return self._commands[rank if standing is None else standing.caller[rank]]
+
+    def rank(self, rank: int) -> int:
+        """See `Ranks`."""
+        standing = self._standing
+        return self._commands[rank].host.rank if standing is None else standing.ranks[rank]
+
+    @property
+    def stands(self) -> object:
+        """See `Ranks`."""
+        return None if self._standing is None else self._line
 
     def timed(self, rank: int, channel: int, end: int | None) -> None:
         """See `Ranks`; the rank completes when its last channel is done.
@@ -239,22 +259,53 @@ class Collective:
             end: When the rank is done with the channel, in picoseconds; None takes an earlier end
                 back.
         """
-        part = self._parts[rank]
+        standing = self._standing
+        caller = rank if standing is None else standing.caller[rank]
+        part = self._parts[caller]
         if part.done:
             return
-        part.attempt += 1
-        part.end = None
+        if caller == rank:
+            part.attempt += 1
+            part.end = None
         if len(self._channels) > 1:
             ends = self._ends.setdefault(rank, {})
             if end is None:
                 ends.pop(channel, None)
+                self._agreed.get(caller, {}).pop(rank, None)
                 return
             ends[channel] = end
             if len(ends) < len(self._channels):
                 return
             end = max(ends.values())
-        if end is not None:
+        if end is None:
+            self._agreed.get(caller, {}).pop(rank, None)
+        elif standing is None or self._agree(standing, rank, end):
             self._end(part, end + part.late)
+
+    def _agree(self, standing: Standing, rank: int, end: int) -> bool:
+        """Notes when a rank ends; returns whether the ends of all ranks of its class are known.
+
+        Raises:
+            NotAlikeError: If they end at different times.
+        """
+        caller = standing.caller[rank]
+        known = self._agreed.setdefault(caller, {})
+        known.pop(rank, None)
+        other = next(iter(known), rank)
+        known[rank] = end
+        if known[other] != end:
+            one, two = sorted((rank, other))
+            raise NotAlikeError(
+                f"ranks {standing.ranks[one]} and {standing.ranks[two]} are of one class, and do "
+                f"not end {self.prepared.shape.operation} at the same time",
+                [
+                    f"algorithm {self.chosen.name} among {self.ranks} ranks: "
+                    f"{known[one]} and {known[two]} ps"
+                ],
+                hint="choose an algorithm in which ranks do the same, such as a ring "
+                f"(--set defaults.algorithm=ring), or {WAY_OUT}",
+            )
+        return len(known) == len(standing.places[caller])
 
     def all_timed(self, channel: int, first: int, ends: Sequence[int]) -> None:
         """See `Ranks`.
@@ -263,7 +314,7 @@ class Collective:
             first: Start of the first rank, in picoseconds.
             ends: When each rank is done with the channel, in picoseconds from `first` on.
         """
-        if len(self._channels) > 1:
+        if len(self._channels) > 1 or self._standing is not None:
             for rank, end in enumerate(ends):
                 self.timed(rank, channel, first + end)
             return
@@ -310,7 +361,7 @@ class Collective:
         self._left -= 1
         if not self._left:
             for channel in self._channels:
-                if self._engine.op_log.full:
+                if self._engine.op_log.full and self._standing is None:
                     self._log_spans(channel)
                 channel.free()
         command = self._commands[part.rank]

@@ -118,6 +118,11 @@ class Prepared:
                 )
             )
 
+    @property
+    def topology(self) -> Topology:
+        """The machine."""
+        return self._machine.topology
+
     def anew(self) -> "Prepared":
         """Returns the same, found once more without costs, paths and routes that are kept."""
         topology = self._machine.topology

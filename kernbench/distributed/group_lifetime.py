@@ -205,7 +205,7 @@ def _give_up(process: Process, doomed: Sequence[ProcessGroup]) -> None:
             continue
         group.destroyed[rank] = site
         # A group whose collective lacks a rank stays, so that it is reported when ranks return.
-        if len(group.destroyed) == len(group.ranks) and not group.open:
+        if len(group.destroyed) == len(group.callers) and not group.open:
             del world.groups[group.name]
 
 

@@ -152,7 +152,9 @@ def _make(
     group = made.get(members)
     if group is None:
         name = f"{'G' if place[0] == 'world' else 'local.'}{meeting.number}{_braced(members)}"
-        group = made[members] = ProcessGroup(name, members, group_desc or "undefined", library)
+        group = made[members] = world_of(process).new_group(
+            name, members, group_desc or "undefined", library
+        )
     return _received(process, group, meeting, GroupMember.NON_GROUP_MEMBER)
 
 
@@ -222,7 +224,8 @@ def split_group(
             "split_group(split_ranks=...): expected a list of lists of ranks",
             [site_fact(call_site()), f"got {split_ranks!r}"],
         )
-    split = _split(world_of(process), parent, split_ranks, group_desc)
+    world = world_of(process)
+    split = _split(world, parent, split_ranks, group_desc)
     parts = split.parts
     call = Call(
         process.rank, "split_group", split.terms, split.text, call_site(), process.host.clock
@@ -233,7 +236,7 @@ def split_group(
         for part in parts:
             name = f"{parent.name}/{number}{_braced(part)}"
             desc = group_desc or f"{parent.desc}:split:{number - 1}"
-            made |= dict.fromkeys(part, ProcessGroup(name, part, desc, parent.backend))
+            made |= dict.fromkeys(part, world.new_group(name, part, desc, parent.backend))
         return made
 
     made, meeting = meet(process, ("split", parent.name), parent.ranks, call, make)

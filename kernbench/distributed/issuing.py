@@ -195,7 +195,7 @@ def put(
     world = world_of(process)
     if world.eager is not None:
         world.eager.note(process, command, exchange)
-    if what.splits is not None and len(exchange.calls) == len(group.ranks):
+    if what.splits is not None and len(exchange.calls) == len(group.callers):
         name_algorithm(exchange)
     return command, exchange
 

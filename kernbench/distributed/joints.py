@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernbench import ccl
 from kernbench.ccl.operations import OPERATIONS
+from kernbench.classes.partition import WAY_OUT, NotAlikeError, Standing
 from kernbench.distributed.signatures import Signature
 from kernbench.errors import UsageError
 from kernbench.memory import View
@@ -15,6 +16,7 @@ from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.hosted import HostCollective, HostExchange, take
 from kernbench.ranks.joint import Joint
 from kernbench.ranks.spawn_state import collectives_of
+from kernbench.ranks.standing import check_group, standing_of
 from kernbench.ranks.world import world_of
 from kernbench.sim_engine.command import Command
 from kernbench.units import format_bytes
@@ -52,7 +54,28 @@ def _move(joint: Joint, what: Signature, calls: Mapping[int, Called]) -> None:
         take(call.targets, outputs[place])
 
 
+def _standing(process: Process, group: ProcessGroup, what: Signature) -> Standing | None:
+    """Returns who stands for whom in a collective; None if every rank joins itself.
+
+    Raises:
+        NotAlikeError: If it is one in which no rank can stand for another.
+    """
+    standing = standing_of(process, group)
+    if standing is None:
+        return None
+    if what.hosted:
+        way = "give tensors on devices"
+    elif what.splits is not None and len({*what.splits.sends, *what.splits.receives}) > 1:
+        way = "send equally much to each rank"
+    else:
+        return standing
+    raise NotAlikeError(
+        f"{what.text}, of {group}, in which ranks stand for others", hint=f"{way}, or {WAY_OUT}"
+    )
+
+
 def _make(process: Process, group: ProcessGroup, what: Signature) -> Joint:
+    standing = _standing(process, group, what)
     if not group.sips:
         group.sips = tuple([process.ctx.devices[rank] for rank in group.ranks])
     if what.hosted:
@@ -67,12 +90,13 @@ def _make(process: Process, group: ProcessGroup, what: Signature) -> Joint:
             what.root,
         )
     if what.sizes is None:
-        return _Pairwise(process, group, what)
+        return _Pairwise(process, group, what, standing)
     prepared = group.prepared.get(what)
     if prepared is None:
         prepared = _prepare(process, group, what, what.nbytes, what.sizes)
+        check_group(process, group, prepared)
         group.prepared.keep(what, prepared)
-    return ccl.Collective(collectives_of(process), prepared, what.reduction, line=group)
+    return ccl.Collective(collectives_of(process), prepared, what.reduction, group, standing)
 
 
 def _prepare(
@@ -131,11 +155,17 @@ class _Late:
 class _Pairwise:
     """Stands for an `all_to_all` until every rank has given its sizes.
 
+    Args:
+        standing: See `Collective`.
+
     Attributes:
         arrived: Ranks inside the group whose stream has reached the collective.
     """
 
-    def __init__(self, process: Process, group: ProcessGroup, what: Signature) -> None:
+    def __init__(
+        self, process: Process, group: ProcessGroup, what: Signature, standing: Standing | None
+    ) -> None:
+        self._standing = standing
         self._process = process
         self._group = group
         self._what = what
@@ -161,8 +191,10 @@ class _Pairwise:
             sends: Elements that go to each rank.
         """
         part = self._parts[place] = _Late(self.arrived, place, gives, takes)
-        self._sends[place] = tuple(sends)
-        if len(self._parts) == len(self._group.ranks):
+        standing = self._standing
+        for other in (place,) if standing is None else standing.places[place]:
+            self._sends[other] = tuple(sends)
+        if len(self._parts) == len(self._group.callers):
             self._settle()
         return part
 
@@ -182,16 +214,17 @@ class _Pairwise:
     def _settle(self) -> None:
         """Makes the collective: every rank has said what it sends."""
         process, what = self._process, self._what
-        sizes = tuple([self._sends[place] for place in range(len(self._parts))])
+        sizes = tuple([self._sends[place] for place in range(len(self._sends))])
         taken = [sum(column) for column in zip(*sizes, strict=True)]
         largest = max(*(sum(row) for row in sizes), *taken) * what.wire.itemsize
         try:
             prepared = _prepare(process, self._group, what, largest, sizes)
+            check_group(process, self._group, prepared)
         except UsageError as error:  # the others, whose calls have returned, wait for it
-            world_of(process).blame(self._group.ranks, error)
+            world_of(process).blame(self._group.callers, error)
             raise
         collective = self._collective = ccl.Collective(
-            collectives_of(process), prepared, line=self._group
+            collectives_of(process), prepared, line=self._group, standing=self._standing
         )
         now = process.engine.loop.now
         for part in self._parts.values():

@@ -18,6 +18,7 @@ from kernbench.process.process import current_process
 from kernbench.ranks.at_call import Called, at_call
 from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.meeting import Call
+from kernbench.ranks.standing import check_peer
 from kernbench.ranks.transfers import Mailbox, Transfer, TransferMismatchError
 from kernbench.ranks.world import world_of
 from kernbench.sim_engine.command import Action, Command, Stream
@@ -294,6 +295,7 @@ class Post:
 
     def _meet(self, peer: int | None, mail: Any) -> Transfer:
         process, view, world = self.process, self._tensor.window, world_of(self.process)
+        check_peer(process, peer, self._name)
         sends = self._way == "send"
         towards = f"{'to' if sends else 'from'} {_named(peer)}"
         text = f"{self._name}({list(view.shape)}, {view.dtype}, {towards}, tag {self._tag})"

@@ -163,7 +163,7 @@ class Follower:
         self._submit(command, step)
         if not what.hosted:
             group.last[rank] = command
-        if what.splits is not None and len(exchange.calls) == len(group.ranks):
+        if what.splits is not None and len(exchange.calls) == len(group.callers):
             name_algorithm(exchange)
         self._events[step.number] = command.done
 

@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Final
 
+from kernbench.classes.partition import WAY_OUT, NotAlikeError
 from kernbench.des import EventLoop
 from kernbench.hw.path import Path
+from kernbench.units import format_time
 
 Released = Callable[[int], int | None]
 """Returns from when on an activity that is alone does not use a link any more, in picoseconds; None
@@ -88,14 +90,32 @@ class Claim:
         repeat: Undoes the times of the activity, see `Repeat`; called when another activity comes.
         released: See `Released`.
         number: Number of the claim among those of the machine.
+        stands: Key of the group whose ranks do it, if they stand for ranks of other groups, which
+            do the same and are not simulated; else None.
         held: Indices of the links that it has: of an activity that is alone, those that its
             senders may have sent over so far; else all.
     """
 
-    __slots__ = ("alone", "clear_of", "held", "line", "number", "released", "repeat", "use")
+    __slots__ = (
+        "alone",
+        "clear_of",
+        "held",
+        "line",
+        "number",
+        "released",
+        "repeat",
+        "stands",
+        "use",
+    )
 
     def __init__(
-        self, use: Use, line: object, repeat: Repeat, released: Released, number: int
+        self,
+        use: Use,
+        line: object,
+        repeat: Repeat,
+        released: Released,
+        number: int,
+        stands: object,
     ) -> None:
         self.use: Final = use
         self.line: Final = line
@@ -103,6 +123,7 @@ class Claim:
         self.repeat: Final = repeat
         self.released: Final = released
         self.number: Final = number
+        self.stands: Final = stands
         self.held: set[int] = set()
         self.clear_of: Final[dict[Use, bool]] = {}
 
@@ -179,6 +200,7 @@ class Claims:
         *,
         alone: bool = True,
         apart: bool = False,
+        stands: object = None,
     ) -> Claim:
         """Returns the claim of an activity that begins now; `drop` must follow.
 
@@ -194,8 +216,12 @@ class Claims:
             alone: Whether the activity can be timed ahead of the loop while no other activity uses
                 its links.
             apart: Whether it can be, too, if several of its paths go over one link.
+            stands: See `Claim`.
+
+        Raises:
+            NotAlikeError: As `share` does.
         """
-        claim = Claim(use, line, repeat, released or _unknown, next(self._numbers))
+        claim = Claim(use, line, repeat, released or _unknown, next(self._numbers), stands)
         self.active[claim] = None
         if not (alone and (use.private or apart)):
             self.share(claim, begun=False)
@@ -229,11 +255,16 @@ class Claims:
             newcomer: The claim of the activity, one of whose senders begins on busy links.
             begun: Whether the activity has anything to repeat, this sender included; otherwise the
                 caller starts it over the network.
+
+        Raises:
+            NotAlikeError: If one of them stands for activities that are not simulated, and would
+                meet others that are not, either.
         """
         newcomer.alone = False
         met = [newcomer]
         for claim in met:  # grows
             self.hold(claim, claim.use.links)
+            self._check_company(claim)
             others = {other for link in claim.use.links for other in self._on[link] if other.alone}
             for other in sorted(others, key=lambda other: other.number):
                 other.alone = False
@@ -249,6 +280,26 @@ class Claims:
                 again()
 
         self._loop.relive(min(self._loop.now, *begins), begin)
+
+    def _check_company(self, claim: Claim) -> None:
+        """Checks that all who meet are simulated: one group, or ranks that run.
+
+        Raises:
+            NotAlikeError: If one of them stands for activities that are not simulated.
+        """
+        now = self._loop.now
+        for link in claim.use.links:
+            for other in self._on[link]:
+                if other is claim or other.stands is claim.stands:
+                    continue
+                free = other.released(link) if other.alone else None
+                if free is None or free > now:
+                    raise NotAlikeError(
+                        "two collectives that stand for those of other ranks share a link at once",
+                        [f"at {format_time(now)}"],
+                        hint="let one be over before the other begins, or give them links of their "
+                        f"own, or {WAY_OUT}",
+                    )
 
     def drop(self, claim: Claim) -> None:
         """Ends a claim."""

@@ -52,6 +52,7 @@ class Gathering(Generic[M]):
     Attributes:
         name: Name in reports.
         ranks: Global ranks; a rank's place is its rank in the group.
+        callers: Those of them that call: all, or of each class of ranks the one that runs.
         open: Meetings in which some ranks have not called, by sequence number.
         history: The latest call of a rank, by global rank.
     """
@@ -59,13 +60,16 @@ class Gathering(Generic[M]):
     mismatch: ClassVar[type[CollectiveMismatchError]] = CollectiveMismatchError
     advice: ClassVar[str] = "every rank of a group calls the same collectives in the same order"
 
-    def __init__(self, name: str, ranks: Sequence[int]) -> None:
+    def __init__(
+        self, name: str, ranks: Sequence[int], callers: tuple[int, ...] | None = None
+    ) -> None:
         self.name: Final = name
         self.ranks: Final = tuple(ranks)
+        self.callers: Final = self.ranks if callers is None else callers
         self.open: dict[int, M] = {}
         self.history: dict[int, Call] = {}
         self._places: Final = {rank: place for place, rank in enumerate(self.ranks)}
-        self._numbers: dict[int, int] = dict.fromkeys(self.ranks, 0)
+        self._numbers: dict[int, int] = dict.fromkeys(self.callers, 0)
 
     def __contains__(self, rank: object) -> bool:
         return rank in self._places
@@ -119,7 +123,7 @@ class Gathering(Generic[M]):
             or meeting.errors
         ):
             self._compare(meeting, first, call)
-        if len(calls) == len(self.ranks):
+        if len(calls) == len(self.callers):
             del self.open[number]
         return meeting
 

@@ -33,7 +33,7 @@ class Creations(Gathering[Creation]):
     )
 
     def _begin(self, title: str, number: int) -> Creation:
-        return Creation(title, number, self.ranks)
+        return Creation(title, number, self.callers)
 
     def title(self, what: str, number: int) -> str:
         """See `Gathering`."""

@@ -31,6 +31,7 @@ class ProcessGroup(Gathering[Exchange]):
         ranks: Global ranks; a rank's place is its rank in the group.
         desc: The user's description of the group's purpose.
         backend: Name of the library; None: the backend given to `init_process_group`.
+        callers: See `Gathering`; None for all ranks.
 
     Attributes:
         last: The latest operation of a rank on a device, by global rank.
@@ -48,8 +49,9 @@ class ProcessGroup(Gathering[Exchange]):
         ranks: Sequence[int],
         desc: str = "undefined",
         backend: str | None = None,
+        callers: tuple[int, ...] | None = None,
     ) -> None:
-        super().__init__(name, ranks)
+        super().__init__(name, ranks, callers)
         self.desc: Final = desc
         self.backend: Final = backend
         self.last: dict[int, Command] = {}
@@ -61,7 +63,7 @@ class ProcessGroup(Gathering[Exchange]):
         self.prepared: Final[Table[object, Prepared]] = Table("distributed.prepared")
 
     def _begin(self, title: str, number: int) -> Exchange:
-        return Exchange(title, number, self.ranks, line=self._line)
+        return Exchange(title, number, self.callers, line=self._line, ranks=self.ranks)
 
     @property
     def group_name(self) -> str:

@@ -233,6 +233,7 @@ class Exchange(Meeting):
         mail: Values that travel beside the simulated bytes, by the global rank that gave them.
         line: Stands for the group, whose collectives run one after another on each rank; None for
             a message.
+        ranks: Global ranks by place, if ranks that call stand for others; else those of `members`.
     """
 
     is_message: ClassVar[bool] = False
@@ -241,6 +242,7 @@ class Exchange(Meeting):
     args: Mapping[str, Any] | None = None
     mail: dict[int, Any] = field(default_factory=dict)
     line: Hashable = None
+    ranks: Sequence[int] = ()
 
     def issued(self, process: Process, command: Command) -> None:
         """See `process.Part`."""
@@ -291,11 +293,12 @@ class Exchange(Meeting):
             settled: Whether the loop has no events left, so that the exchange is not under way.
         """
         assert self.joint is not None
-        places = self.joint.needs(self.members.index(rank))
+        ranks = self.ranks or self.members
+        places = self.joint.needs(ranks.index(rank))
         if places is None:
             return None
         missing = self.missing()
-        needed = {self.members[place] for place in places}
+        needed = {ranks[place] for place in places}
         surely = [item for item in missing if _rank_of(item) in needed]
         if surely:
             return Needs(surely)

@@ -55,7 +55,7 @@ class Reviewer:
         self._every: Final = _PARKS * len(processes)
         self._left = self._every
         self._coming: dict[int, None] | None = None
-        self._patience: Final = dict.fromkeys(range(len(processes)), _PATIENCE)
+        self._patience: Final = {process.rank: _PATIENCE for process in processes}
         self._over = False
 
     def parked(self, task: Task) -> None:
@@ -67,7 +67,7 @@ class Reviewer:
         self._left -= 1
         if not self._left:
             self._left = self._every
-            self._suspects = dict.fromkeys(range(len(self._processes)))
+            self._suspects = dict.fromkeys(self._ranks())
             self.review_later()
         process = task.subject
         if not isinstance(process, Process):
@@ -106,6 +106,9 @@ class Reviewer:
         self._coming.pop(process.rank, None)
         if not self._coming:
             self.review_later()
+
+    def _ranks(self) -> list[int]:
+        return [process.rank for process in self._processes]
 
     def _on_their_way(self) -> dict[int, None]:
         return {process.rank: None for process in self._processes if self._moves(process)}
@@ -160,7 +163,7 @@ class Reviewer:
         graph = WaitGraph(self._world, self._processes)
         self._find_missed(graph)
         if self.active:
-            self._find_dead(graph, range(len(self._processes)))
+            self._find_dead(graph, self._ranks())
         if self.active:
             self._report()
 
@@ -189,7 +192,7 @@ class Reviewer:
         self._over = True
         if blame_faults(self._world, self._processes):
             return
-        ranks = range(len(self._processes))
+        ranks = self._ranks()
         graph = WaitGraph(self._world, self._processes, settled=True)
         self._find_missed(graph)
         if self.active:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kernbench.classes.partition import Partition
 from kernbench.errors import CallSite
 from kernbench.process.process import Process, Session
 from kernbench.ranks.schedules import Schedule
@@ -30,7 +31,10 @@ class SpawnState:
 
     Attributes:
         size: Number of ranks; 0 while no spawn runs.
+        partition: Classes of ranks, of each of which one runs; None: every rank runs.
         site: Where the user called spawn.
+        alike: Senders, receivers and algorithms of messages that are alike for all ranks of their
+            classes.
         exited: Processes whose function has ended, by rank.
         exit_sites: Where the function of a rank returned, by rank.
         backend: Backend that `init_process_group` was given, by rank.
@@ -47,6 +51,8 @@ class SpawnState:
 
     size: int = 0
     site: CallSite | None = None
+    partition: Partition | None = None
+    alike: set[tuple[int, int, str]] = field(default_factory=set)
     exited: dict[int, Process] = field(default_factory=dict)
     exit_sites: dict[int, CallSite] = field(default_factory=dict)
     backend: dict[int, str] = field(default_factory=dict)

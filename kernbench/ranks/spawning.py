@@ -7,6 +7,8 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Any, Final, Protocol, cast
 
+from kernbench.classes.partition import Partition
+from kernbench.classes.roles import Role
 from kernbench.des import (
     Carriers,
     DeadlockError,
@@ -70,6 +72,8 @@ class SpawnSession(RankSession, Protocol):
 
     world: World
     on_choice: Callable[[str], None] | None
+    roles: Role | None
+    collapsed: list[Partition]
 
     @property
     def schedule(self) -> Schedule | None:
@@ -96,6 +100,7 @@ class Spawn:
         args: Arguments of `fn` after the rank.
         carriers: Where the ranks' stacks come from; None: from where the loop takes them.
         light: Ranks whose stacks come from where the loop takes them all the same.
+        partition: Classes of ranks, of each of which one runs; None: every rank runs.
     """
 
     def __init__(
@@ -108,6 +113,7 @@ class Spawn:
         *,
         carriers: Carriers | None = None,
         light: Collection[int] = (),
+        partition: Partition | None = None,
     ) -> None:
         self._ctx = ctx
         self._main = main
@@ -134,8 +140,10 @@ class Spawn:
         clock = main.host.clock
         self._processes = [
             Process(ctx, ctx.engine, rank, ctx.devices[rank], clock, beside=nprocs > 1)
-            for rank in range(nprocs)
+            for rank in (range(nprocs) if partition is None else partition.callers)
         ]
+        self._nprocs = nprocs
+        self._partition = partition
 
     def run(self) -> None:
         """Runs the ranks to their end; main waits.
@@ -214,17 +222,18 @@ class Spawn:
 
     def _take_up_errors(self) -> None:
         """Finds errors that came beside the ranks' own code, such as an interrupt at its end."""
-        for rank, task in enumerate(self._tasks):
-            error = task.error
+        for process, task in zip(self._processes, self._tasks, strict=False):
+            rank, error = process.rank, task.error
             if error is not None and not isinstance(error, RankAborted | SwallowedAbortError):
                 self._errors.setdefault(rank, error)
                 self._failed_at.setdefault(rank, task.clock)
 
     def _set_up(self, start: int) -> None:
-        ctx, nprocs = self._ctx, len(self._processes)
+        ctx = self._ctx
         world = ctx.world = World(
-            nprocs,
+            self._nprocs,
             self._site,
+            partition=self._partition,
             schedule=ctx.schedule,
             blame=self._blame,
             eager=EagerLog() if ctx.spec.eager_limit else None,

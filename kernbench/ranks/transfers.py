@@ -17,6 +17,7 @@ from kernbench.ranks.hosted import HostCollective
 from kernbench.ranks.meeting import NUMBER, Call, Exchange, Needs
 from kernbench.ranks.schedules import Schedule
 from kernbench.ranks.spawn_state import collectives_of, spawn_state_of
+from kernbench.ranks.standing import check_message
 from kernbench.sim_engine.command import Command
 
 
@@ -221,7 +222,9 @@ class Transfer(Exchange):
         chosen = collectives.choose("send_recv", sender.view.nbytes, sips, ranks, one_way=one_way)
         # Each message has a line of its own: messages of one batch may move at the same time.
         shape = ccl.CollectiveShape(chosen, "send_recv", sips, (sent.numel,), sent.dtype)
-        message = ccl.Collective(collectives, collectives.prepare(shape), line=self)
+        prepared = collectives.prepare(shape)
+        check_message(sender.process, self.source, self.destination, prepared)
+        message = ccl.Collective(collectives, prepared, line=self)
         for place, (side, give, take) in enumerate(both):
             assert side.command is not None
             message.join(place, give, take).enter(side.command, start)

@@ -59,7 +59,7 @@ class WaitGraph:
         self, world: World, processes: Sequence[Process], *, settled: bool = False
     ) -> None:
         self._world = world
-        self._processes = processes
+        self._processes = {process.rank: process for process in processes}
         self._settled = settled
         self._heads: dict[object, tuple[Head, ...]] = {}
         self.children: dict[Node, tuple[Node, ...]] = {}

@@ -81,8 +81,25 @@ class World(SpawnState):
 
     def __post_init__(self) -> None:
         if self.size:
-            self.group = ProcessGroup("WORLD", range(self.size))
+            self.group = self.new_group("WORLD", range(self.size))
             self.groups[self.group.name] = self.group
+
+    def new_group(
+        self, name: str, ranks: Sequence[int], desc: str = "undefined", backend: str | None = None
+    ) -> ProcessGroup:
+        """Returns a new group, in which those ranks call that run the program.
+
+        Args:
+            name: See `ProcessGroup`.
+            ranks: Global ranks.
+            desc: See `ProcessGroup`.
+            backend: See `ProcessGroup`.
+        """
+        return ProcessGroup(name, ranks, desc, backend, self.callers_of(ranks))
+
+    def callers_of(self, ranks: Sequence[int]) -> tuple[int, ...] | None:
+        """Returns which of some ranks run the program; None for all of them."""
+        return None if self.partition is None else self.partition.callers_of(ranks)
 
     def end(self) -> None:
         """Lets go of whatever refers back to the world: the spawn is over."""
@@ -174,7 +191,7 @@ def meet(
     place = world.creations.get(key)
     if place is None:
         name = "the world" if len(among) == world.size else f"ranks {runs(among, ',')}"
-        place = world.creations[key] = Creations(name, among)
+        place = world.creations[key] = Creations(name, among, world.callers_of(among))
     number = place.number(process.rank) + 1
     try:
         meeting = place.enter(call)

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from kernbench.hw.attention import peak_of
 from kernbench.hw.explained import Explained, Resource, Spent
 from kernbench.report.breakdown import COMMUNICATION, COMPUTE
 from kernbench.report.records import is_engine
@@ -200,3 +201,8 @@ def carried_ps(sends: Iterable[Record], topology: Topology) -> dict[str, int]:
         for link in topology.links
         if link.name in nbytes
     }
+
+
+def peak_flop(topology: Topology, sip: int) -> int:
+    """Returns the operations a second that a SIP reaches at most in products of `bf16`."""
+    return peak_of(topology.machine.system.sip_of(sip).pe.gemm).per_second * topology.num_pes(sip)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
-from kernbench.run_spec.values import DefaultDevice, Races
+from kernbench.run_spec.values import Collapse, DefaultDevice, Races
 from kernbench.sim_engine.dials import Fidelity
 
 CommandName = Literal["run", "torchrun", "sweep"]
@@ -348,6 +348,27 @@ OF_SPEC: Final = (
         more=". A difference is a bug of kernbench and ends with exit code 3",
         group=SIMULATION,
         sets=("shadow",),
+    ),
+    Option(
+        flags=("--collapse",),
+        choices=get_args(Collapse),
+        help="With `--data off`; exact: ranks that do the same are simulated once, with the times "
+        "that each would have, or refused; off: each is.",
+        group=SIMULATION,
+        commands=OWN,
+        sets=("collapse",),
+        why="`--same-ranks` runs one program there, and each rank keeps times of its own",
+    ),
+    Option(
+        flags=("--roles",),
+        metavar="FILE",
+        help="With `--collapse exact`: which ranks run the same program, in lines such as "
+        "`0-15,32-47 first stage`.",
+        group=SIMULATION,
+        commands=OWN,
+        sets=("roles",),
+        default_told="what the program says, or one role",
+        why="they belong to `--collapse`",
     ),
     Option(
         flags=("--eager-limit",),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kernbench.run_spec.files import read_json
 from kernbench.run_spec.options import Option, of_command
-from kernbench.run_spec.values import OF_ALL, OF_PYTORCH, DefaultDevice, Kinds, Races
+from kernbench.run_spec.values import OF_ALL, OF_PYTORCH, Collapse, DefaultDevice, Kinds, Races
 from kernbench.sim_engine.dials import Detail, Fidelity
 
 if TYPE_CHECKING:
@@ -86,6 +86,10 @@ class RunSpec:
         fidelity: How closely time is simulated, see `GraphEngine`.
         record: How much the log keeps, see `OpLog`.
         shadow: Whether answers of caches are found anew, too, and compared, see `GraphEngine`.
+        collapse: Whether ranks that do the same are simulated once, `exact`, or each, `off`; the
+            first only without values, see `classes`.
+        roles: With `collapse`, a file that says which ranks have the same program, see
+            `classes.roles`; None for what the program says, or for all ranks.
         seed: At least 0; with the rank it says where a rank's default random generator starts.
         eager_limit: Bytes up to which messages of tensors on devices are sent without their
             receive, as some libraries do; 0 finds every deadlock that such buffering hides.
@@ -120,6 +124,8 @@ class RunSpec:
     fidelity: Fidelity = "kernel"
     record: Detail = "summary"
     shadow: bool = False
+    collapse: Collapse = "off"
+    roles: str | None = None
     seed: int = 0
     eager_limit: int = 0
     watchdog_s: float = 30.0

@@ -11,6 +11,9 @@ from kernbench.sim_engine.dials import Detail, Fidelity
 DefaultDevice = Literal["cuda", "cpu"]
 """Type of the device on which ranks make tensors without `device=`."""
 
+Collapse = Literal["off", "exact"]
+"""Whether ranks that do the same are simulated once."""
+
 Data = bool | Literal["fake"]
 """Whether tensors hold values; `fake`: no, and what a program of PyTorch reads of them is 0."""
 
@@ -128,6 +131,8 @@ OF_ALL: Final[Kinds] = {
     "fidelity": _choice(Fidelity),
     "record": _choice(Detail),
     "shadow": _FLAG,
+    "collapse": _choice(Collapse),
+    "roles": ("a file, or None", _or_none(_some_text)),
     "seed": _COUNT,
     "eager_limit": _COUNT,
     "watchdog_s": ("seconds from 0", _seconds),

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from kernbench.caches import Table
 from kernbench.ccl.model import CollectiveModel
 from kernbench.ccl.tuner import Choices
+from kernbench.classes.partition import Partition
+from kernbench.classes.roles import Role
 from kernbench.des import Event
 from kernbench.errors import KernbenchError, UsageError, call_site, site_fact
 from kernbench.operations import cuda
@@ -22,6 +24,7 @@ from kernbench.ranks.hash_seeds import Calls
 from kernbench.ranks.schedules import Schedule
 from kernbench.ranks.world import World
 from kernbench.run_spec import RunSpec
+from kernbench.runtime_api.collapsing import check_collapse
 from kernbench.runtime_api.engines import check_engine, make_engine, spec_of
 from kernbench.runtime_api.processes import run_started
 from kernbench.runtime_api.shared import Shared
@@ -105,6 +108,7 @@ class RuntimeContext:
         if schedule is None and spec.schedule is not None:
             schedule = Schedule(spec.schedule)
         _check_schedule(spec, schedule)
+        check_collapse(spec)
         engine.loop.limit = spec.max_time_ps or None
         engine.loop.on_limit = time_limit.on_main(spec.max_time_ps)
         self.shared: Final = Shared(spec, engine, schedule, calls)
@@ -226,6 +230,24 @@ class RuntimeContext:
     @on_choice.setter
     def on_choice(self, told: Callable[[str], None] | None) -> None:
         self.shared.on_choice = told
+
+    @property
+    def roles(self) -> Role | None:
+        """Returns the role of a rank; ranks of one role run the same program.
+
+        A program that is run with `--collapse exact` sets it before it spawns, such as
+        `ctx.roles = lambda rank: f"stage {rank // 8}"`. None: all ranks run the same program.
+        """
+        return self.shared.roles
+
+    @roles.setter
+    def roles(self, role: Role | None) -> None:
+        self.shared.roles = role
+
+    @property
+    def collapsed(self) -> Sequence[Partition]:
+        """Classes of the ranks of each spawn that was collapsed."""
+        return self.shared.collapsed
 
     @property
     def collectives(self) -> CollectiveModel:

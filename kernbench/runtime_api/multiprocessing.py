@@ -10,6 +10,7 @@ from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_f
 from kernbench.process.process import MAIN, Session, current_process
 from kernbench.ranks.spawn_errors import SpawnException
 from kernbench.ranks.spawning import Spawn, session_of
+from kernbench.runtime_api.collapsing import partition_of
 
 __all__ = ["SpawnException", "spawn"]
 
@@ -101,9 +102,14 @@ def spawn_on(
             [site_fact(call_site()), f"machine {ctx.engine.topology.name}, one SIP a rank"],
             hint="spawn fewer ranks, or choose a larger machine with --topology",
         )
+    partition = partition_of(ctx, nprocs)
     process.synchronize()
     with turn(), _collecting_rarely():
-        Spawn(ctx, process, fn, args, nprocs, carriers=carriers, light=light).run()
+        Spawn(
+            ctx, process, fn, args, nprocs, carriers=carriers, light=light, partition=partition
+        ).run()
+    if partition is not None:
+        ctx.collapsed.append(partition)
 
 
 @contextmanager

@@ -9,6 +9,8 @@ from typing import Final
 from kernbench.caches import Table
 from kernbench.ccl.model import CollectiveModel
 from kernbench.ccl.tuner import Choices
+from kernbench.classes.partition import Partition
+from kernbench.classes.roles import Role
 from kernbench.des import Event
 from kernbench.process.process import Process
 from kernbench.process.types import DeviceSelector
@@ -45,6 +47,8 @@ class Shared:
         recordings: Launches of kernels recorded on machines equal to this one, see `KernelWork`.
         routing: Says which experts tokens choose; None for what the program computes.
         on_choice: Called with a line of text when an algorithm is chosen for the first time.
+        roles: Returns the role of a rank, as the program says; None for one role.
+        collapsed: Classes of the ranks of each spawn that was collapsed.
     """
 
     def __init__(
@@ -69,6 +73,8 @@ class Shared:
         self.worker_waits: Final[list[Event]] = []
         self.recordings: Final[Table[Hashable, Recording]] = recordings_of(engine.topology)
         self.on_choice: Callable[[str], None] | None = None
+        self.roles: Role | None = None
+        self.collapsed: list[Partition] = []
         self._main: weakref.ref[Process] | None = None
 
     def set_main(self, main: Process) -> None:

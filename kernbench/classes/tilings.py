@@ -1,0 +1,146 @@
+"""Groups as tiles: the groups that the other ranks call in where one rank calls in its own."""
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from kernbench.classes.partition import WAY_OUT, Ints, NotAlikeError, Partition
+
+
+def strides_of(ranks: Sequence[int]) -> list[tuple[int, int]] | None:
+    """Returns the number and the stride of the ranks of a group in each dimension, slowest last.
+
+    Args:
+        ranks: Global ranks of a group.
+
+    Returns:
+        The dimensions; None if the ranks are no regular grid in this order, with growing strides.
+    """
+    found: list[tuple[int, int]] = []
+    left = np.asarray(ranks, np.int64)
+    while len(left) > 1:
+        stride = int(left[1] - left[0])
+        if stride < 1:
+            return None
+        steps = np.diff(left)
+        other = np.flatnonzero(steps != stride)
+        count = int(other[0]) + 1 if len(other) else len(left)
+        if len(left) % count:
+            return None
+        grid = left.reshape(-1, count)
+        if not (grid - grid[:, :1] == np.arange(count) * stride).all():
+            return None
+        found.append((count, stride))
+        left = grid[:, 0]
+    return found
+
+
+class Tiling:
+    """All ranks as groups that are alike: a group moved to each other place of the mesh.
+
+    In a mesh of ranks the groups along some dimensions are a grid, moved along the others. So where
+    a rank calls a collective of its group, another rank of its class calls that of the one tile
+    that has it.
+
+    Args:
+        ranks: Global ranks of a group.
+        size: Number of all ranks.
+
+    Raises:
+        NotAlikeError: If the group is no such grid.
+    """
+
+    def __init__(self, ranks: Sequence[int], size: int) -> None:
+        strides = strides_of(ranks)
+        starts = None if strides is None else _starts(strides, size)
+        if starts is None or int(ranks[0]) not in starts:
+            raise NotAlikeError(
+                f"a group of ranks {_shown(ranks)} is no part of a mesh of {size} ranks",
+                ["its ranks have no regular steps, or the steps do not divide the ranks evenly"],
+                hint=WAY_OUT,
+            )
+        self._starts: Final = starts
+        self._offsets: Final = np.asarray(ranks, np.int64) - int(ranks[0])
+        self._ranks: Final = ranks
+
+    @cached_property
+    def tiles(self) -> Ints:
+        """Global ranks of each tile, shape `[tiles, places]`."""
+        found: Ints = self._starts[:, None] + self._offsets[None, :]
+        return found
+
+    def check(self, partition: Partition) -> Ints:
+        """Checks that members of a class are in tiles that are alike in the classes of their ranks.
+
+        Returns:
+            The tiles that have ranks of the group's classes, shape `[tiles, places]`.
+
+        Raises:
+            NotAlikeError: If they are not.
+        """
+        classes = partition.of[self.tiles]
+        mine = partition.of[np.asarray(self._ranks)]
+        concerned = np.isin(classes, mine).any(axis=1)
+        tiles, classes = self.tiles[concerned], classes[concerned]
+        different = np.flatnonzero((classes != mine[None, :]).any(axis=1))
+        if len(different):
+            other = tiles[int(different[0])].tolist()
+            raise NotAlikeError(
+                f"ranks {_shown(self._ranks)} and ranks {_shown(other)} are of some common "
+                "classes, and not of the same ones place by place",
+                [_told(partition, self._ranks), _told(partition, other)],
+                hint=f"give ranks that do not do the same other roles (--roles), or {WAY_OUT}",
+            )
+        return tiles
+
+
+def moved_pairs(partition: Partition, source: int, destination: int) -> Ints:
+    """Returns a pair of ranks, moved to each rank of the sender's class, shape `[pairs, 2]`.
+
+    Args:
+        source: Rank that sends.
+        destination: Rank that receives.
+
+    Raises:
+        NotAlikeError: If one of the receivers is of another class than the pair's.
+    """
+    of = partition.of
+    senders = np.flatnonzero(of == of[source])
+    receivers = senders + (destination - source)
+    inside = (receivers >= 0) & (receivers < len(of))
+    same = inside & (of[receivers * inside] == of[destination])
+    if same.all() and len(senders) == partition.class_of(destination).size:
+        return np.stack([senders, receivers], axis=1)
+    sender = int(senders[np.flatnonzero(~same)[0]]) if not same.all() else source
+    raise NotAlikeError(
+        f"rank {source} sends to rank {destination}, and what rank {sender} of its class sends has "
+        "no such receiver",
+        [_told(partition, [source, sender]), _told(partition, [destination])],
+        hint=f"give ranks that do not do the same other roles (--roles), or {WAY_OUT}",
+    )
+
+
+def _starts(strides: Sequence[tuple[int, int]], size: int) -> Ints | None:
+    """Returns the first ranks of all tiles; None if the strides do not divide the ranks evenly."""
+    starts: Ints = np.zeros(1, np.int64)
+    block = 1
+    for count, stride in (*strides, (1, size)):
+        if stride % block:
+            return None
+        moved = np.arange(stride // block, dtype=np.int64) * block
+        starts = (starts[None, :] + moved[:, None]).reshape(-1)
+        block = stride * count
+    return starts if block == size else None
+
+
+def _shown(ranks: Sequence[int]) -> str:
+    most = 4
+    text = ", ".join(map(str, ranks[:most]))
+    return text if len(ranks) <= most else f"{text}, .., {ranks[-1]}"
+
+
+def _told(partition: Partition, ranks: Sequence[int]) -> str:
+    names = dict.fromkeys(partition.class_of(rank).name for rank in ranks)
+    return f"ranks {_shown(ranks)}: {', '.join(names)}"

@@ -1,0 +1,85 @@
+"""Ranks that stand for others of their class: what must hold wherever they do things together."""
+
+from typing import TYPE_CHECKING
+
+from kernbench.ccl.alike import check_alike
+from kernbench.classes.partition import WAY_OUT, NotAlikeError, Standing
+from kernbench.classes.tilings import Tiling, moved_pairs
+from kernbench.errors import call_site, site_fact
+from kernbench.process.process import Process
+from kernbench.ranks.groups import ProcessGroup
+from kernbench.ranks.spawn_state import spawn_state_of
+
+if TYPE_CHECKING:
+    from kernbench.ccl.prepared import Prepared
+
+
+def standing_of(process: Process, group: ProcessGroup) -> Standing | None:
+    """Returns who stands for whom in a group; None if every rank calls itself.
+
+    Raises:
+        NotAlikeError: If a rank that runs for members of the group is none of them.
+    """
+    partition = spawn_state_of(process).partition
+    return None if partition is None else partition.standing(group.ranks)
+
+
+def check_group(process: Process, group: ProcessGroup, prepared: "Prepared") -> None:
+    """Checks that ranks of the same classes do in their groups what those of a group do in theirs.
+
+    Args:
+        prepared: What the ranks of the group do together.
+
+    Raises:
+        NotAlikeError: If this cannot be proved.
+    """
+    state = spawn_state_of(process)
+    if state.partition is not None:
+        tiles = Tiling(group.ranks, state.size).check(state.partition)
+        check_alike(prepared, tiles, process.ctx.devices, standing_of(process, group))
+
+
+def check_message(process: Process, source: int, destination: int, prepared: "Prepared") -> None:
+    """Checks that ranks of the sender's class send what it does, each to a receiver of its own.
+
+    Args:
+        source: Global rank of the sender.
+        destination: Global rank of the receiver.
+        prepared: The message.
+
+    Raises:
+        NotAlikeError: If this cannot be proved.
+    """
+    state, route = spawn_state_of(process), (source, destination, prepared.shape.chosen.name)
+    if state.partition is not None and route not in state.alike:
+        pairs = moved_pairs(state.partition, source, destination)
+        check_alike(prepared, pairs, process.ctx.devices, None)
+        state.alike.add(route)
+
+
+def check_peer(process: Process, peer: int | None, name: str) -> None:
+    """Checks that the other side of a message runs the program.
+
+    Args:
+        peer: Global rank of the other side; None for any rank.
+        name: Name of the function that the user called.
+
+    Raises:
+        NotAlikeError: If another rank stands for it, or if it may be any rank where some do.
+    """
+    partition = spawn_state_of(process).partition
+    if partition is None or (peer is not None and partition.calls(peer)):
+        return
+    if peer is None:
+        raise NotAlikeError(
+            f"rank {process.rank} called {name} for any source, where ranks stand for others",
+            [site_fact(call_site())],
+            hint=f"name the source, or {WAY_OUT}",
+        )
+    other = partition.class_of(peer)
+    raise NotAlikeError(
+        f"rank {process.rank} called {name} with rank {peer}, for which rank {other.member} runs "
+        "the program",
+        [site_fact(call_site()), f"both are of class {other.name!r}"],
+        hint=f"give rank {peer} another role (--roles), or {WAY_OUT}",
+    )

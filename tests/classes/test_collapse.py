@@ -1,0 +1,131 @@
+"""Collapsed runs end with the times, records and memory of runs with every rank, or are refused."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from tests.classes.collapsing import Case, Step, cases, refused
+
+from kernbench.errors import UsageError
+from kernbench.run_spec import RunSpec
+from kernbench.runtime_api.context import RuntimeContext
+
+
+def _case(machine: str, mesh: tuple[int, int, int], *kinds: str, algorithm: str = "auto") -> Case:
+    steps = [Step(kind, along, 1 << 14, False, False, -1) for kind, along in map(str.split, kinds)]
+    return Case(machine, algorithm, mesh, tuple(steps))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        _case("switch", (8, 1, 1), "all_reduce tp", "all_to_all tp", "all_gather tp"),
+        _case("switch", (4, 4, 2), "reduce_scatter dp", "message tp", "all_gather tp"),
+        _case("nodes of 8", (8, 4, 2), "all_gather tp", "reduce_scatter dp", "message dp"),
+        _case("nodes of 8", (8, 4, 2), "all_to_all tp", "all_reduce dp", algorithm="nccl_simple"),
+        _case("nodes of 4", (4, 8, 1), "all_reduce dp", "all_reduce tp", algorithm="ring"),
+        _case("ring", (1, 8, 1), "all_reduce dp", "all_gather dp", algorithm="ring"),
+    ],
+    ids=lambda case: f"{case.machine} {case.mesh}",
+)
+def test_times_records_and_memory_are_those_of_every_rank(case: Case) -> None:
+    assert refused(case) is None
+
+
+@pytest.mark.parametrize(
+    ("case", "report"),
+    [
+        (
+            _case("ring", (2, 4, 1), "all_reduce dp", algorithm="ring"),
+            "all_reduce by ring goes over link sip0->sip1, which other ranks use, too\n"
+            "  2 groups of 4 ranks do the same at once\n"
+            "  hint: choose groups inside a node, or on one rail; or an algorithm that sends "
+            "between neighbours; or run with --collapse off, which simulates every rank",
+        ),
+        (
+            _case("nodes of 8", (3, 8, 1), "all_gather tp"),
+            "groups of 3 ranks lie in different ways on h200x8_x4_nodes\n"
+            "  SIPs [0, 1, 2] and [21, 22, 23], for two of them\n"
+            "  hint: choose sizes of groups that divide a node, or are divided by one, or run with "
+            "--collapse off, which simulates every rank",
+        ),
+        (
+            _case("switch", (8, 1, 1), "broadcast tp", algorithm="ring"),
+            "ranks 0 and 1 are of one class, and do not use the same ports in broadcast by direct\n"
+            "  hint: choose an algorithm in which ranks do the same, such as a ring (--set "
+            "defaults.algorithm=ring), or run with --collapse off, which simulates every rank",
+        ),
+    ],
+    ids=["links of others", "other places", "other ports"],
+)
+def test_what_is_not_proved_is_refused(case: Case, report: str) -> None:
+    error = refused(case)
+
+    assert error is not None
+    assert str(error) == report
+
+
+def test_collectives_of_two_dimensions_may_not_meet_at_a_link() -> None:
+    late = (Step("all_reduce", along, 1 << 25, True, True, -1) for along in ("tp", "dp"))
+
+    error = refused(Case("switch", "nccl_simple", (4, 4, 1), tuple(late)))
+
+    assert error is not None
+    assert error.summary == (
+        "two collectives that stand for those of other ranks share a link at once"
+    )
+
+
+def _drawn(most: int, examples: int) -> Counter[bool]:
+    """Returns how many drawn cases are exact, and how many are refused."""
+    found: Counter[bool] = Counter()
+
+    @settings(max_examples=examples)
+    @given(cases(most))
+    def compare(case: Case) -> None:
+        found[refused(case) is None] += 1
+
+    compare()
+    return found
+
+
+def test_drawn_programs() -> None:
+    assert _drawn(64, 25)[True] >= 8
+
+
+@pytest.mark.slow
+def test_more_drawn_programs() -> None:
+    assert _drawn(64, 200)[True] >= 70
+
+
+@pytest.mark.at_length
+def test_many_drawn_programs_on_many_ranks() -> None:
+    assert _drawn(1024, 500)[True] >= 150
+
+
+@pytest.mark.parametrize(
+    ("dials", "report"),
+    [
+        (
+            {"collapse": "exact"},
+            "--collapse exact and --data on, with which ranks have values of their own\n"
+            "  hint: --data off",
+        ),
+        (
+            {"collapse": "exact", "data": False, "fidelity": "tile"},
+            "--collapse exact and --fidelity tile, which runs each rank's part\n"
+            "  hint: run with --collapse off, which simulates every rank",
+        ),
+        (
+            {"roles": "roles.txt", "data": False},
+            "--roles without --collapse exact: every rank is simulated then\n"
+            "  hint: add --collapse exact",
+        ),
+    ],
+    ids=["data", "fidelity", "roles"],
+)
+def test_what_does_not_go_together(dials: dict[str, object], report: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        RuntimeContext(RunSpec(topology="h200x8", **dials))  # type: ignore[arg-type]
+
+    assert str(caught.value) == report

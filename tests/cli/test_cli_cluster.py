@@ -1,0 +1,152 @@
+"""The bench of clusters: collapsed as with every rank, and wrong sizes told in sentences."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import benches.cluster
+import kernbench.torch as torch
+import kernbench.torch.distributed as dist
+from benches.models.cluster_model import layers_of
+from benches.models.published import MODELS
+from benches.models.sharded_optimizer import ShardedOptimizer
+from kernbench.errors import UsageError
+from kernbench.parallel.groups import ProcessGroupCollection
+from kernbench.run_spec.values import Collapse
+from kernbench.testing import Kernbench
+
+
+def _step(kernbench: Kernbench, collapse: Collapse, ranks: int, *flags: str) -> dict[str, Any]:
+    with kernbench.context(
+        topology="h200x8_x4_nodes",
+        overrides=(f"system.sips.count={ranks}",),
+        data=False,
+        collapse=collapse,
+        arguments=("--sequence", "512", "--ranks", str(ranks), *flags),
+    ) as ctx:
+        assert benches.cluster.run(ctx) == 0
+    (document,) = ctx.results
+    found: dict[str, Any] = document["step"]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("ranks", "flags", "classes"),
+    [
+        (16, ("--layers", "3", "--tp", "8", "--pp", "2", "--microbatches", "2"), 2),
+        (16, ("--layers", "1", "--tp", "8", "--cp", "2", "--microbatches", "1"), 1),
+        pytest.param(
+            16,
+            ("--model", "deepseek-v3", "--layers", "4", "--tp", "1", "--ep", "8"),
+            16,
+            marks=pytest.mark.slow,
+        ),
+    ],
+    ids=["stages", "sequences", "experts"],
+)
+def test_one_rank_of_each_stage_stands_for_all(
+    kernbench: Kernbench, ranks: int, flags: tuple[str, ...], classes: int
+) -> None:
+    some, every = (_step(kernbench, how, ranks, *flags) for how in ("exact", "off"))
+
+    assert len(some.pop("classes")) == classes
+    assert every.pop("classes") == []
+    assert some == every
+
+
+@pytest.mark.parametrize(
+    ("flags", "report"),
+    [
+        ("--ranks 20", "--ranks 20: expected a multiple of --tp x --cp x --pp 8"),
+        ("--ranks 16 --dp 3", "--dp 3: expected --ranks 16 / (--tp x --cp x --pp 8) = 2"),
+        ("--tp 16", "the heads of keys of llama3-70b, 8: expected a multiple of --tp 16"),
+        ("--ep 2", "--ep 2: llama3-70b has no experts"),
+        ("--ranks 262144", "262144 ranks: expected at most 131072"),
+        ("--sequence 100", "--sequence 100: expected a multiple of 2 x --cp x --tp 16"),
+        (
+            "--layers 5 --pp 4",
+            "--pp 4: 5 layers, of which each stage has one or more; the embedding and the output "
+            "count as one each",
+        ),
+        (
+            "--model deepseek-v3 --tp 2",
+            "--tp 2: the attention of deepseek-v3 is not cut; expected --tp 1",
+        ),
+        (
+            "--model deepseek-v3 --tp 1 --sequence 40",
+            "choices of a rank's tokens, 320: expected a multiple of the experts 256",
+        ),
+    ],
+)
+def test_sizes_that_do_not_fit_are_told(flags: str, report: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        benches.cluster.parse(flags.split())
+
+    assert str(caught.value) == f"cluster: {report}"
+
+
+def test_the_embedding_and_the_output_count_as_a_layer_each() -> None:
+    def counts(layers: int, stages: int) -> list[int]:
+        found = [layers_of(layers, stages, stage) for stage in range(stages)]
+        assert [number for part in found for number in part] == list(range(layers))
+        return list(map(len, found))
+
+    assert counts(126, 16) == [7, *[8] * 14, 7]  # as Llama 3 405B was
+    assert counts(5, 1) == [5]
+    assert counts(8, 4) == [1, 3, 3, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "billions", "active"),
+    [("llama3-70b", 70.6, 69.5), ("llama3-405b", 405.9, 403.7), ("deepseek-v3", 671.0, 36.6)],
+)
+def test_published_models_have_as_many_weights_as_they_say(
+    name: str, billions: float, active: float
+) -> None:
+    # 70.6 B and 405.9 B: the models' pages. 671 B, of which 37 B are active: arXiv 2412.19437.
+    model = MODELS[name]
+
+    assert model.parameters() / 1e9 == pytest.approx(billions, rel=2e-3)
+    assert model.parameters(active=True) / 1e9 == pytest.approx(active, rel=5e-3)
+
+
+def test_a_sharded_optimizer_updates_as_a_whole_one_does(kernbench: Kernbench) -> None:
+    weights = np.arange(15, dtype=np.float32).reshape(3, 5) / 8
+    rows = [np.ones(5, np.float32), -2 * np.ones(5, np.float32)]
+    found: dict[int, Any] = {}
+
+    def linear() -> torch.nn.Linear:
+        made = torch.nn.Linear(5, 3, bias=False, device="cuda")
+        with torch.no_grad():
+            made.weight.copy_(torch.from_numpy(weights))
+        return made
+
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        alone = dist.new_group([rank], use_local_synchronization=True)
+        world = dist.group.WORLD
+        groups = ProcessGroupCollection(
+            dp_cp=world, expt_dp=world, tp=alone, ep=alone, pp=alone, cp=alone
+        )
+        model = linear()
+        optimizer = ShardedOptimizer(model, groups, overlap=True)
+        whole = linear()
+        adam = torch.optim.AdamW(whole.parameters(), lr=1e-4, fused=True)
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(torch.from_numpy(rows[rank]).cuda()).sum().backward()
+            optimizer.step()
+            adam.zero_grad()
+            (sum(whole(torch.from_numpy(each).cuda()).sum() for each in rows) / 2).backward()
+            torch.nn.utils.clip_grad_norm_(whole.parameters(), 1.0)
+            adam.step()
+        found[rank] = model.weight.detach().cpu().numpy(), whole.weight.detach().cpu().numpy()
+        dist.destroy_process_group()
+
+    with kernbench.context(topology="h200x8", data=True) as ctx:
+        ctx.multiprocessing.spawn(worker, nprocs=2)
+
+    for mine, expected in found.values():
+        np.testing.assert_allclose(mine, expected, rtol=1e-5)
+        assert not np.array_equal(mine, weights)
