@@ -1,9 +1,10 @@
 """Makes the pictures of the README: `python docs/pictures.py` writes them to `docs/img`.
 
 `table.svg` is what `kernbench run benches/ccl_allreduce.py` prints; `timeline.svg` shows a trace of
-`docs/overlap.py`, `ring.svg` one of `docs/ring.py`. A test compares them with what kernbench does.
-`sweep.svg`, of `docs/sweeps.md`, needs matplotlib, and stays as it is without. `pytorch.svg` needs
-PyTorch, and the folder with the script that the README fetches: `python docs/pictures.py FOLDER`.
+`docs/overlap.py`, `ring.svg` one of `docs/ring.py`, `blocks.svg` the file of
+`docs/collective_files.md`. A test compares them with what kernbench does. `sweep.svg`, of
+`docs/sweeps.md`, needs matplotlib, and stays as it is without. `pytorch.svg` needs PyTorch, and the
+folder with the script that the README fetches: `python docs/pictures.py FOLDER`.
 """
 
 import importlib.util
@@ -30,6 +31,12 @@ SWEEP: Final = (
     *("--quiet", "--plot", "sweep.svg"),
 )
 """The sweep of the picture of `docs/sweeps.md`, as it stands there."""
+
+BLOCKS: Final = (
+    ("write", "two_shot", "--ranks", "4", "-o", "pairs.xml"),
+    ("show", "pairs.xml", "--svg", "pairs.svg"),
+)
+"""The commands of the picture of a collective's blocks."""
 
 TUTORIAL_FILES: Final = ("multigpu_torchrun.py", "datautils.py")
 """Files of PyTorch's tutorial, of the folder that is given."""
@@ -216,11 +223,20 @@ def sweep_svg() -> str:
         return Path(name, "sweep.svg").read_text(encoding="utf-8")
 
 
+def blocks_svg() -> str:
+    """Returns the picture of the file of `docs/collective_files.md`."""
+    with tempfile.TemporaryDirectory() as name:
+        for command in BLOCKS:
+            kernbench("collective", *command, folder=Path(name))
+        return Path(name, "pairs.svg").read_text(encoding="utf-8")
+
+
 def main() -> None:
     """Writes the pictures."""
     images = HERE / "img"
     images.mkdir(exist_ok=True)
     (images / "table.svg").write_text(table_svg(kernbench("run", BENCH)), encoding="utf-8")
+    (images / "blocks.svg").write_text(blocks_svg(), encoding="utf-8")
     for name, program in TIMELINES.items():
         svg = timeline_svg(trace(*program), (0, 1))
         (images / f"{name}.svg").write_text(svg, encoding="utf-8")

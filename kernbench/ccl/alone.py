@@ -1,6 +1,7 @@
 """How long a collective takes by itself, on an idle machine, when all ranks begin at once."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from kernbench.ccl.collective import Collective
@@ -10,7 +11,7 @@ from kernbench.ccl.operations import OPERATIONS, Reduction
 from kernbench.ccl.plan import NOTHING
 from kernbench.ccl.prepared import CollectiveShape, Prepared
 from kernbench.des import DeadlockError
-from kernbench.memory import Storage, View, dtypes
+from kernbench.memory import DType, Storage, View, dtypes
 from kernbench.sim_engine.command import Command, Stream
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.host import Host
@@ -31,6 +32,10 @@ class TooLongError(Exception):
     """A collective takes longer than somebody wants to know."""
 
 
+class TooManyCallsError(Exception):
+    """To simulate a collective takes more calls of the event loop than somebody wants to pay."""
+
+
 def time_alone(
     topology: Topology,
     chosen: Chosen,
@@ -40,6 +45,8 @@ def time_alone(
     *,
     sips: Sequence[int] | None = None,
     most: int | None = None,
+    calls: int | None = None,
+    dtype: DType = dtypes.float32,
 ) -> int:
     """Returns the picoseconds until the last rank has ended, without data.
 
@@ -47,20 +54,29 @@ def time_alone(
         chosen: The algorithm.
         operation: A key of `OPERATIONS`.
         ranks: How many ranks take part.
-        nbytes: Of all blocks together, cut to whole elements of float32; at least one each.
+        nbytes: Of all blocks together, cut to whole elements; at least one each.
         sips: Device of each rank; the machine's first ones by default.
         most: When to give up, in picoseconds.
+        calls: After how many calls of the event loop to give up.
+        dtype: Of the elements.
 
     Raises:
         TooLongError: If it takes longer than `most`.
+        TooManyCallsError: If it takes more calls.
         DeadlockError: If it does not end.
     """
-    what, dtype = OPERATIONS[operation], dtypes.float32
+    what = OPERATIONS[operation]
     places = range(ranks) if sips is None else sips
-    shape = _shape_of(chosen, operation, tuple(places), nbytes)
+    shape = _shape_of(chosen, operation, tuple(places), nbytes, dtype)
     block = max(1, nbytes // dtype.itemsize // block_count(operation, ranks))
     engine = GraphEngine(topology, False)
-    engine.loop.limit, engine.loop.on_limit = most, _give_up
+    loop = engine.loop
+    loop.limit, loop.spare = most, calls
+
+    def give_up() -> None:
+        raise TooManyCallsError if calls and loop.spare is None else TooLongError
+
+    loop.on_limit = give_up
     model = CollectiveModel(engine)
     reduction = Reduction("sum", "add") if what.reduces else None
     collective = Collective(model, model.prepare(shape), reduction)
@@ -93,14 +109,10 @@ def time_alone(
     return max(end for end in ends if end is not None)
 
 
-def _give_up() -> None:
-    raise TooLongError
-
-
 def _shape_of(
-    chosen: Chosen, operation: str, sips: tuple[int, ...], nbytes: int
+    chosen: Chosen, operation: str, sips: tuple[int, ...], nbytes: int, dtype: DType
 ) -> CollectiveShape:
-    dtype, count = dtypes.float32, block_count(operation, len(sips))
+    count = block_count(operation, len(sips))
     row = (max(1, nbytes // dtype.itemsize // count),) * count
     sizes = (row,) * len(sips) if OPERATIONS[operation].blocks == "pairs" else row
     return CollectiveShape(chosen, operation, sips, sizes, dtype)
@@ -114,12 +126,15 @@ def time_about(
     nbytes: int,
     *,
     messages: int,
+    calls: int = 0,
     most: float | None = None,
+    dtype: DType = dtypes.float32,
 ) -> float:
     """Returns what `time_alone` does, of a long collective from those of two smaller sizes.
 
     Time is affine in the size once messages follow each other at one pace, so two sizes, one twice
-    the other, tell that of a larger one.
+    the other, tell that of a larger one. How many messages there are says little of what they cost:
+    those that repeat themselves are skipped. So the size itself is tried before.
 
     Args:
         chosen: The algorithm.
@@ -128,21 +143,35 @@ def time_about(
         nbytes: See `time_alone`.
         messages: Most messages of a collective that is simulated at its own size. Ranks that can
             be timed at once on arrays are, with any number.
+        calls: Most calls of the event loop for which one of more messages is tried at its own size.
         most: See `time_alone`.
+        dtype: See `time_alone`.
 
     Raises:
         TooLongError: If it takes longer than `most`.
         DeadlockError: If it does not end.
     """
 
-    def time(size: int, limit: float | None) -> int:
-        last = None if limit is None else int(limit)
-        return time_alone(topology, chosen, operation, len(sips), size, sips=sips, most=last)
+    def time(size: int, limit: float | None, calls: int | None = None) -> int:
+        return time_alone(
+            topology,
+            chosen,
+            operation,
+            len(sips),
+            size,
+            sips=sips,
+            most=None if limit is None else int(limit),
+            calls=calls,
+            dtype=dtype,
+        )
 
     def many(size: int) -> bool:
         prepare = kept_of(topology).prepare
-        return _on_network(prepare(_shape_of(chosen, operation, sips, size)), messages)
+        return _on_network(prepare(_shape_of(chosen, operation, sips, size, dtype)), messages)
 
+    if calls and many(nbytes):
+        with suppress(TooManyCallsError):
+            return time(nbytes, most, calls)
     size = nbytes
     while size > _LEAST and many(size):
         size //= 2

@@ -449,6 +449,7 @@ class Choices:
                     sips,
                     nbytes,
                     messages=self._choice.messages,
+                    calls=self._choice.calls,
                     most=None if most == inf else most,
                 )
             except (TooLongError, DeadlockError, *_NO_ESTIMATE):

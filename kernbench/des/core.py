@@ -488,7 +488,9 @@ class EventLoop:
         current: The running task; None while the hub runs.
         abandoned: Stacks of tasks that could not be ended; kept, since dropping one runs its code.
         limit: Time, in picoseconds, that the simulation may not pass; None for no limit.
-        on_limit: Called once, when the limit is passed; may raise.
+        spare: Calls that it may still make; None for any number. To count costs time, so there is a
+            number only where somebody wants to give up.
+        on_limit: Called once, when the limit is passed or the spare calls are made; may raise.
         driver: The thread that drives the loop now, as `threading.get_ident` gives it; None if
             none does.
         on_park: Called with each task that is about to park; must not wait.
@@ -510,6 +512,7 @@ class EventLoop:
         self.now = 0
         self.unsettled = False
         self.limit: int | None = None
+        self.spare: int | None = None
         self.on_limit: Callable[[], None] | None = None
         self.current: Task | None = None
         self.abandoned: list[Carrier] = []
@@ -649,7 +652,7 @@ class EventLoop:
             self._until = until
             try:
                 queue = self._queue
-                if self.limit is not None:
+                if self.limit is not None or self.spare is not None:
                     self._run_within(until)
                 while queue:
                     if until is not None and until.time is not None and queue[0][0] > until.time:
@@ -670,16 +673,26 @@ class EventLoop:
     def _run_within(self, until: Event | None) -> None:
         """Does what `run` does while there is a limit; tells when it is passed."""
         queue = self._queue
-        while queue and self.limit is not None:
+        while queue and (self.limit is not None or self.spare is not None):
             begin = queue[0][0]
             if until is not None and until.time is not None and begin > until.time:
                 return
-            if begin > self.limit:
+            if self.limit is not None and begin > self.limit:
                 self.check_limit(begin)
                 return
+            self._spend()
             time, self._key, _, function, args = heappop(queue)
             self.now = time
             function(*args)
+
+    def _spend(self) -> None:
+        """Counts a call; tells when no more may be made."""
+        if self.spare is not None:
+            self.spare -= 1
+            if self.spare <= 0:
+                self.spare = None
+                if self.on_limit is not None:
+                    self.on_limit()
 
     def check_limit(self, time: int) -> None:
         """Tells `on_limit` if a time lies beyond the limit, which then no longer holds.
@@ -709,6 +722,7 @@ class EventLoop:
         self.now, self._present = begin, now
         setup()
         while queue and queue[0][:2] < (now, self._key):
+            self._spend()
             time, _, _, function, args = heappop(queue)
             self.now = time
             function(*args)

@@ -270,4 +270,5 @@ PLANS: dict[str, Callable[[], Plan]] = {
     "ports 3": lambda: port_reduce_scatter(3),
     "pipeline 3": lambda: piped_all_to_all(3),
     "groups 2": lambda: grouped_all_gather(2),
+    "switch 3": lambda: switched_all_reduce(3),
 }

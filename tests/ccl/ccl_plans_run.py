@@ -143,7 +143,7 @@ class _Machine:
         self, rank: int, block: Block, given: dict[str, Any], end: dict[str, Any], packet: bool
     ) -> list[tuple[int, Any]]:
         if "type" in end:
-            there, buffer = rank, end["type"]
+            there, buffer = end.get("rank", rank), end["type"]
         else:
             kind = given["channel_type"]
             refs = next(
@@ -159,6 +159,21 @@ class _Machine:
             first += given["tbg_info"]["tb_id"] * many
         return [(there, self.cell(there, buffer, first + k, packet)) for k in range(many)]
 
+    def _ends(self, rank: int, block: Block, ends: list[Block]) -> Iterator[Block]:
+        """Yields buffers, of a switch that of each member."""
+        both: list[Block] = [
+            next((one for one in channels if one["channel_type"] == "switch"), {})
+            for channels in (block["channels"], self.gpus[rank]["channels"])
+        ]
+        mine, known = both
+        for end in ends:
+            if "switch_channel_id" not in end:
+                yield end
+                continue
+            group = known["rank_groups"][mine["channel_ids"][end["switch_channel_id"]]]
+            for member in group["ranks"]:
+                yield {**end, "rank": member, "type": known["buffer_type"]}
+
     def _moves(
         self,
         rank: int,
@@ -167,17 +182,18 @@ class _Machine:
         turn: tuple[int, int] | None,
         channels: list[Any],
     ) -> Iterator[bool]:
-        name, sums = given["name"], given["name"].startswith("re") or "re" in given["name"][:3]
+        name = given["name"]
+        sums = name.startswith("re") or "re" in name[:3] or name in {"glres", "gstore"}
         packets = name.endswith("pkt")
         sources = [
             self._cells(
                 rank, block, given, one, packets and (name != "ppkt") and (not sums or k > 0)
             )
-            for k, one in enumerate(given["src_buff"])
+            for k, one in enumerate(self._ends(rank, block, given["src_buff"]))
         ]
         targets = [
             self._cells(rank, block, given, one, packets and name != "upkt" and (not sums or k > 0))
-            for k, one in enumerate(given["dst_buff"])
+            for k, one in enumerate(self._ends(rank, block, given["dst_buff"]))
         ]
         if turn is not None:
             each = len(sources[0]) // turn[1]

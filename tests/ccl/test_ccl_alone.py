@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kernbench.ccl.alone import TooLongError, time_about, time_alone
+from kernbench.ccl.alone import TooLongError, TooManyCallsError, time_about, time_alone
 from kernbench.ccl.config import Chosen, choose, load_ccl, shipped_ccl_file
 from kernbench.ccl.estimate import Estimator
 from kernbench.ccl.tuner import Choices
@@ -40,6 +40,19 @@ def test_two_sizes_tell_the_time_of_a_larger_one(
     assert isinstance(about, float), "simulated at its own size, in whole picoseconds"
     assert abs(about / exact - 1) <= error
     assert time(1 << 20) == exact
+
+
+def test_a_long_one_is_tried_at_its_own_size(topology: Callable[[str], Topology]) -> None:
+    machine, sips = topology("sip8"), tuple(range(8))
+    chosen = named("chain", machine)
+
+    def time(calls: int) -> float:
+        return time_about(machine, chosen, "broadcast", sips, 16 * MiB, messages=1024, calls=calls)
+
+    assert time(1 << 20) == time_alone(machine, chosen, "broadcast", 8, 16 * MiB)
+    assert isinstance(time(2), float), "given up, and told from two smaller sizes"
+    with pytest.raises(TooManyCallsError):
+        time_alone(machine, chosen, "broadcast", 8, 16 * MiB, calls=2)
 
 
 @pytest.mark.parametrize("messages", [64, 1 << 20])

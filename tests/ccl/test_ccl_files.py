@@ -188,6 +188,28 @@ def test_a_wait_for_a_step_that_nobody_publishes_is_told() -> None:
         blocks_of(xml)
 
 
+def test_what_older_files_say_in_another_way_is_read() -> None:
+    xml = ccl_files.all_pairs_all_reduce(2)
+    plain = blocks_of(xml)
+    xml.root.set("maxBytes", "0")  # no limit
+    for gpu in xml.gpus:
+        gpu[1].set("chan", "-1")  # this block only adds
+        gpu[1].append(
+            ET.Element("step", {**gpu[1][-1].attrib, "s": str(len(gpu[1])), "type": "nop"})
+        )
+        gpu[1][-2].set("hasdep", "1")
+        gpu[1][-1].set("depid", "1")  # its own step before
+        gpu[1][-1].set("deps", str(len(gpu[1]) - 2))
+    found = blocks_of(xml)
+    assert found.sizes[1] > plain.sizes[1]
+    assert found.blocks[0][1].steps[-1].after == ()
+    assert found.notes == ("RCCL wants a channel from 0 on, also of blocks that only compute",)
+    assert prove(found).proved
+    xml.gpus[0][1][0].set("depid", "1")
+    with pytest.raises(ConfigError, match="waits for its own block's step"):
+        blocks_of(xml)
+
+
 def test_copies_inside_a_block_are_passed_over_and_move_no_step() -> None:
     xml = ccl_files.all_pairs_all_reduce(2)  # its blocks wait for each other's steps
     plain = blocks_of(xml)

@@ -89,3 +89,13 @@ def test_a_picture_has_a_box_for_each_step() -> None:
     titles = [title.text for title in root.iter("{http://www.w3.org/2000/svg}title")]
     assert len(titles) == 3 * 5
     assert titles[1] == "step 1, line 5: rrs i[2]"
+    texts = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    # The last of a rank's 5 steps begins at level 4. Below the rows is what colours mean.
+    assert texts[2:7] == ["0", "1", "2", "3", "4"]
+    assert texts[-5:] == [
+        "sends",
+        "receives",
+        "receives, sends",
+        "receives, adds, sends",
+        "receives, adds, keeps, sends",
+    ]

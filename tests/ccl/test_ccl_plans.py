@@ -23,9 +23,10 @@ from kernbench.ccl.files.blocks import Blocks
 from kernbench.ccl.files.load import load
 from kernbench.ccl.files.lower import lower
 from kernbench.ccl.files.one_sided_blocks import as_blocks
-from kernbench.ccl.files.picture import as_svg, as_text
+from kernbench.ccl.files.picture import as_text
 from kernbench.ccl.files.program import Program
 from kernbench.ccl.files.prove import prove
+from kernbench.ccl.files.rounds import Transfer
 from kernbench.ccl.files.verdict import Verdict
 from kernbench.config.problems import ConfigError
 from kernbench.errors import UnsupportedError
@@ -395,12 +396,19 @@ def test_a_live_run_takes_as_long_as_the_plan(
     assert times[0] == times[1]
 
 
-def test_a_switch_is_proved_and_shown_but_not_run() -> None:
-    file = blocks_of(ccl_plans.switched_all_reduce(2).root)
-    assert prove(file).proved
-    assert "glres" in as_svg(file, range(2))
-    with pytest.raises(UnsupportedError, match="a switch adds or multiplies data in it"):
-        lower(file)
+def test_messages_take_the_place_of_a_switch() -> None:
+    """Rank r reads the others' in order of the ranks after it, then writes to all: two shots."""
+    lowered = lower(blocks_of(ccl_plans.switched_all_reduce(4).root))
+    matchings = [found for each in lowered.rounds for found in each.matchings]
+    reads = [Transfer((r + 1) % 4, r, r, r, 1, adds=True) for r in range(4)]
+    assert sorted(matchings[0]) == sorted(reads)
+    writes = {Transfer(r, p, r, r, 1, adds=False) for r in range(4) for p in range(4) if p != r}
+    assert {one for found in matchings[3:] for one in found} == writes
+    assert [len(found) for found in matchings] == [4] * 6
+    relaxed = blocks_of(ccl_plans.switched_all_reduce(4, relaxed=True).root)
+    with pytest.raises(UnsupportedError, match="is not run: it is wrong"):
+        lower(relaxed)
+    assert lower(relaxed, relaxed=True).rounds == lowered.rounds
 
 
 def test_a_picture_has_the_blocks_of_the_plan() -> None:

@@ -162,6 +162,11 @@ def test_the_picture_of_a_timeline_is_that_of_a_trace(name: str) -> None:
     assert any(event["ph"] == "s" and event["cat"] == "message" for event in rows)
 
 
+def test_the_picture_of_blocks_is_that_of_its_file() -> None:
+    svg = (ROOT / "docs" / "img" / "blocks.svg").read_text(encoding="utf-8")
+    assert svg == _pictures().blocks_svg(), ANEW
+
+
 @pytest.mark.plot
 def test_the_picture_of_a_sweep_shows_what_it_finds_now() -> None:
     """Outlines of letters depend on the version of matplotlib; texts and lines do not."""

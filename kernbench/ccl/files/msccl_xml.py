@@ -76,6 +76,9 @@ _LIMITS: Final = (
 )
 """What RCCL's kernel has room for (`msccl_struct.h` of 0cbce2a7)."""
 
+_NO_LIMIT: Final = 1 << 62
+"""Bytes that no call has: `maxBytes` of 0, as RCCL reads it (`msccl_lifecycle.cc`), or none."""
+
 _DIGITS: Final = 20
 """Digits that no number of a file needs."""
 
@@ -197,7 +200,7 @@ class _Reader:
             text = f"expected a multiple of the {ranks} ranks; got {chunks}"
             problems.add(root.mark, "F12", "nchunksperloop", text)
         least = self.number(root, "minBytes", "")
-        most = self.number(root, "maxBytes", "", default=1 << 62)
+        most = self.number(root, "maxBytes", "") or _NO_LIMIT
         if least > most:
             text = f"expected at least minBytes, {least}; got {most}"
             problems.add(root.mark, "F12", "maxBytes", text)
@@ -269,6 +272,8 @@ class _Reader:
             for tb in each:
                 key = rank, tb.given["chan"]
                 channels[key] = channels.get(key, 0) + 1
+        if any(tb.given["chan"] == "-1" for tb in tbs):
+            notes.append("RCCL wants a channel from 0 on, also of blocks that only compute")
         steps = [tb.all("step") for tb in tbs]
         most = (
             max(map(len, blocks), default=0),
@@ -327,7 +332,8 @@ class _Reader:
                 self._step(one, f"{where} step {s}", s, place, publishers, index)
                 for s, one in enumerate(tb.all("step"))
             )
-            channel = self.number(tb, "chan", where)
+            # Blocks that only compute have no channel in what msccl-tools wrote in 2021.
+            channel = self.number(tb, "chan", where, -1 if peers == [NOBODY, NOBODY] else 0)
             found.append(Block(rank, number, peers[0], peers[1], channel, steps, tb.mark.line))
         return tuple(found)
 
@@ -362,7 +368,7 @@ class _Reader:
         block = self.number(element, "depid", where, NOBODY, NOBODY)
         if block != NOBODY:
             step = self.number(element, "deps", where, NOBODY, NOBODY)
-            after = self._after(mark, where, block, step, place, publishers, own)
+            after = self._after(mark, where, (block, step), place, publishers, (own, number))
         hasdep = given.get("hasdep", "0")
         if hasdep not in {"0", "1"}:
             text = f"expected 0 or 1; got {short(hasdep)!r}"
@@ -374,26 +380,33 @@ class _Reader:
         self,
         mark: Mark,
         where: str,
-        block: int,
-        step: int,
+        waits: tuple[int, int],
         place: dict[int, int],
         publishers: list[list[int]],
-        own: int,
+        at: tuple[int, int],
     ) -> tuple[Event, ...]:
-        """Returns the step that ends a wait: the first published one from `step` on."""
+        """Returns the step that ends a wait: the first published one from a step of a block on.
+
+        Args:
+            waits: Number of the block, and its step.
+            at: Place of the block that waits, and its step.
+        """
+        (block, step), (own, number) = waits, at
         index = place.get(block)
         if index is None:
             text = f"expected a block of the same rank; there is no block {block}"
             self.problems.add(mark, "F7", f"{where} depid", text)
             return ()
         found = next((s for s in publishers[index] if s >= step), None)
+        if index == own and found is not None and found < number:
+            return ()  # a block's steps are in order as they are
         if found is None:
             text = f"expected a step that sets hasdep=1; block {block} has none from {step} on"
             hint = "the wait never ends: set hasdep on the step, or remove depid"
             self.problems.add(mark, "F12", f"{where} deps", text, hint)
             return ()
         if index == own:
-            text = "expected another block; a block's steps are in order as they are"
+            text = f"waits for its own block's step {found}, which comes no earlier: it never ends"
             self.problems.add(mark, "F12", f"{where} depid", text)
             return ()
         return (Event(index, found),)

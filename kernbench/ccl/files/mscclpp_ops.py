@@ -200,7 +200,11 @@ class Operations:
         field: str,
         packet: bool,
     ) -> list[Span]:
-        """Returns the parts that an entry names: one span, or one for each member of a switch."""
+        """Returns the parts that an entry names: one span, or one for each member of a switch.
+
+        In which order a switch adds is not known. Here this rank's own comes first, then those of
+        the ranks after it: no two ranks then read from the same one at a time.
+        """
         given = self.values.fields(item, "buffer", field)
         named = [key for key in (_LOCAL, _REMOTE, _SWITCH) if key in given]
         if len(named) != 1:
@@ -228,7 +232,7 @@ class Operations:
             for buffer, ranks in self.values.pick(
                 key, home.switches, field, "block's switch channels"
             )
-            for rank in ranks
+            for rank in sorted(ranks, key=lambda rank: (rank < home.rank, rank))
         ]
 
     @staticmethod

@@ -13,16 +13,19 @@ from kernbench.ccl.files.blocks import NOBODY, Block, Blocks
 from kernbench.ccl.files.one_sided_proof import Run
 from kernbench.ccl.files.run import UNBOUNDED, Links, run
 
-_COLOURS: Final = {
-    "s": "#4e79a7",
-    "r": "#76b7b2",
-    "rcs": "#59a14f",
-    "rrs": "#f28e2b",
-    "rrc": "#edc948",
-    "rrcs": "#e15759",
-    "cpy": "#bab0ac",
-    "re": "#b07aa1",
+_LOOKS: Final = {
+    "s": ("#4e79a7", "sends"),
+    "r": ("#76b7b2", "receives"),
+    "rcs": ("#59a14f", "receives, sends"),
+    "rrs": ("#f28e2b", "receives, adds, sends"),
+    "rrc": ("#edc948", "receives, adds"),
+    "rrcs": ("#e15759", "receives, adds, keeps, sends"),
+    "cpy": ("#bab0ac", "copies"),
+    "re": ("#b07aa1", "adds"),
+    "": ("#e0e0e0", "orders what follows"),
 }
+"""Of each kind of step its colour, and what it does; the last one is for operations of plans."""
+
 _ALIKE: Final = {
     **dict.fromkeys(("put", "pws", "pwsf", "ppkt", "rppkt", "gstore", "gstorepkt"), "s"),
     **dict.fromkeys(("get", "upkt"), "r"),
@@ -32,14 +35,21 @@ _ALIKE: Final = {
 }
 """Steps whose colour operations of plans have."""
 
-_OTHER: Final = "#e0e0e0"
+_DARK: Final = {"s", "re", "rrcs"}
+"""Kinds whose names are white."""
+
 _ROW: Final = 16
+_BETWEEN: Final = 8
+"""Space between the rows of two ranks."""
+
 _STEP: Final = 34
 _PLAN_STEP: Final = 58
 """Width of a step whose name has up to 11 letters."""
 
 _LEFT: Final = 190
-_TOP: Final = 40
+_TOP: Final = 50
+_LEGEND: Final = 160
+"""Width of an entry of the legend."""
 
 
 def levels(file: Blocks) -> list[list[int]]:
@@ -124,35 +134,60 @@ def as_text(file: Blocks, ranks: Sequence[int]) -> list[str]:
 
 
 def as_svg(file: Blocks, ranks: Sequence[int]) -> str:
-    """Returns a picture with a row for each block of some ranks, and a box for each step."""
-    rows, boxes, last = [], [], 0
+    """Returns a picture with a row for each block of some ranks, and a box for each step.
+
+    Ranks are apart. Above stand the levels, below what colours mean.
+    """
+    rows, boxes, last, top = [], [], 0, _TOP
+    used: set[str] = set()
     shown = [row for row in _rows(file) if row.rank in ranks]
     wide = _STEP if file.plan is None else _PLAN_STEP
     for place, row in enumerate(shown):
-        top = _TOP + place * _ROW
+        if place and row.rank != shown[place - 1].rank:
+            top += _BETWEEN
         rows.append(f'<text x="4" y="{top + 11}">{escape(row.name)}</text>')
         for number, (begin, name, line, words) in enumerate(row.steps):
             if name == "nop":
                 continue
             last = max(last, begin + 1)
-            left = _LEFT + begin * wide
-            boxes.append(
-                f"<g><title>{escape(f'step {number}, line {line}: {words}')}</title>"
-                f'<rect x="{left}" y="{top}" width="{wide - 2}" height="{_ROW - 3}" rx="2" '
-                f'fill="{_COLOURS.get(_ALIKE.get(name, name), _OTHER)}"/>'
-                f'<text x="{left + 4}" y="{top + 10}">{name}</text></g>'
-            )
-    width, height = _LEFT + last * wide + 8, _TOP + len(shown) * _ROW + 8
-    title = f"{file.name}: {file.operation} of {file.ranks} ranks; steps by level"
+            look = _ALIKE.get(name, name if name in _LOOKS else "")
+            used.add(look)
+            title = f"<title>{escape(f'step {number}, line {line}: {words}')}</title>"
+            boxes.append(_box(_LEFT + begin * wide, top, wide - 2, look, name, title))
+        top += _ROW
+    above = [
+        f'<text x="{_LEFT + at * wide + 4}" y="{_TOP - 6}" fill="#666">{at}</text>'
+        for at in range(last)
+    ]
+    width = max(_LEFT + last * wide, 4 + _LEGEND * 3) + 8
+    legend, across = [], (width - 8) // _LEGEND
+    for place, look in enumerate(look for look in _LOOKS if look in used):
+        x, y = 4 + place % across * _LEGEND, top + _BETWEEN + place // across * _ROW
+        legend.append(_box(x, y, _ROW, look, "", ""))
+        legend.append(f'<text x="{x + _ROW + 6}" y="{y + 10}">{_LOOKS[look][1]}</text>')
+    height = top + _BETWEEN + -(-len(used) // across) * _ROW + 8
+    title = f"{file.name}: {file.operation} of {file.ranks} ranks"
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
             f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="9">',
             f'<rect width="{width}" height="{height}" fill="white"/>',
             f'<text x="4" y="20" font-size="13">{escape(title)}</text>',
+            f'<text x="4" y="{_TOP - 6}" fill="#666">steps before, in the longest chain</text>',
+            *above,
             *rows,
             *boxes,
+            *legend,
             "</svg>",
             "",
         ]
+    )
+
+
+def _box(left: int, top: int, wide: int, look: str, name: str, title: str) -> str:
+    ink = ' fill="white"' if look in _DARK else ""
+    text = f'<text x="{left + 4}" y="{top + 10}"{ink}>{name}</text>' if name else ""
+    return (
+        f'<g>{title}<rect x="{left}" y="{top}" width="{wide}" height="{_ROW - 3}" rx="2" '
+        f'fill="{_LOOKS[look][0]}"/>{text}</g>'
     )

@@ -148,11 +148,12 @@ def _part(chunk: int, further: int, turns: int, turn: int) -> int:
     return NOTHING if chunk == NOTHING else (chunk + further) * turns + turn
 
 
-def module_of(path: Path) -> ModuleType:
+def module_of(path: Path, *, relaxed: bool = False) -> ModuleType:
     """Returns what stands for an algorithm's module: it has the one operation of a file.
 
     Args:
         path: The file; it is read again when it has changed.
+        relaxed: See `lower`.
 
     Raises:
         ConfigError: If it is no file of a collective.
@@ -162,7 +163,7 @@ def module_of(path: Path) -> ModuleType:
         content = path.read_bytes()
     except OSError:
         content = b""  # what is wrong with it is reported when it is read as XML
-    return _module(path, content)
+    return _module(path, content, relaxed)
 
 
 def scope_of(module: ModuleType) -> Scope:
@@ -172,8 +173,8 @@ def scope_of(module: ModuleType) -> Scope:
 
 
 @cached("ccl.collective_files")
-def _module(path: Path, _content: bytes) -> ModuleType:
-    lowered = lower(load(path))
+def _module(path: Path, _content: bytes, relaxed: bool) -> ModuleType:
+    lowered = lower(load(path), relaxed=relaxed)
     module = ModuleType(path.stem)
     module.__file__ = str(path)
     file = lowered.file
