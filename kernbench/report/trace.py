@@ -1,11 +1,12 @@
 """Timelines that Perfetto and chrome://tracing open, with the keys and conventions of Kineto.
 
 A process of the trace is a rank, or main; one more process holds the links. A thread is a track:
-the host, a stream, or an engine. `ts` and `dur` are microseconds with three decimals, as in Kineto.
-Start and end of a slice are rounded down to the nanosecond, so that slices which meet or nest in
-picoseconds still do. Exact picoseconds would not work: readers keep whole nanoseconds and round
-`ts` and `dur` separately, so that some neighbours would overlap, and Perfetto drops a slice that
-overlaps another one. The exact times are in `args`.
+the host, a stream, or an engine. Counters of a rank are the rows that it got for its experts. `ts`
+and `dur` are microseconds with three decimals, as in Kineto. Start and end of a slice are rounded
+down to the nanosecond, so that slices which meet or nest in picoseconds still do. Exact picoseconds
+would not work: readers keep whole nanoseconds and round `ts` and `dur` separately, so that some
+neighbours would overlap, and Perfetto drops a slice that overlaps another one. The exact times are
+in `args`.
 """
 
 import json
@@ -18,6 +19,7 @@ from typing import Any, Final
 from kernbench.report.files import replacing
 from kernbench.report.lanes import Slice, laid_out
 from kernbench.report.records import Sites, full_records, plain
+from kernbench.routing import Load
 from kernbench.sim_engine.op_log import Category, OpLog, Record
 from kernbench.topology import Topology
 from kernbench.units import PS_PER_NS, PS_PER_S
@@ -62,9 +64,8 @@ def write_trace(
     records = full_records(op_log, "a trace")
     dropped = op_log.dropped
     with replacing(path) as file:
-        for line in trace_lines(
-            records, topology, dispatch_ps=dispatch_ps, sips=sips, dropped=dropped
-        ):
+        dials: dict[str, Any] = {"dispatch_ps": dispatch_ps, "sips": sips, "dropped": dropped}
+        for line in trace_lines(records, topology, loads=op_log.loads, **dials):
             file.write(line)
             file.write("\n")
 
@@ -76,6 +77,7 @@ def trace_lines(
     dispatch_ps: int = 0,
     sips: Mapping[int, int] | None = None,
     dropped: int = 0,
+    loads: Sequence[Load] = (),
 ) -> Iterator[str]:
     """Yields the lines of a trace, one line per event.
 
@@ -85,6 +87,7 @@ def trace_lines(
         dispatch_ps: Host time in picoseconds that issuing a command took, as in `write_trace`.
         sips: SIP of each rank whose number differs from that of its SIP; None if there is none.
         dropped: Number of later records that the log did not keep; the head of the trace says it.
+        loads: What ranks got in exchanges of tokens.
     """
     cut = f'"droppedRecords":{dropped},' if dropped else ""
     yield (
@@ -93,7 +96,7 @@ def trace_lines(
     )
     # JSON has no comma after the last event.
     before = None
-    for event in _Trace(records, topology, dispatch_ps, sips or {}).events():
+    for event in _Trace(records, topology, dispatch_ps, sips or {}, loads).events():
         if before is not None:
             yield f"{before},"
         before = event
@@ -109,9 +112,11 @@ class _Trace:
         topology: Topology,
         dispatch_ps: int,
         sips: Mapping[int, int],
+        loads: Sequence[Load],
     ) -> None:
         self._topology = topology
         self._sips = sips
+        self._loads = loads
         self._slices, self._lanes = laid_out(records, dispatch_ps)
         self._ranks = sorted({lane.rank for lane in self._lanes})
         self._link_pid = _pid(max(self._ranks, default=-1)) + 1
@@ -136,6 +141,8 @@ class _Trace:
             yield from self._slice_events(slice_)
         for name, by_time in changes.items():
             yield from self._counter(name, by_time)
+        for load in sorted(self._loads, key=lambda load: (load.rank, load.layer, load.time)):
+            yield from _load_events(load)
 
     def _process_name(self, rank: int) -> str:
         return f"rank {rank} (sip{self._sip(rank)})" if rank >= 0 else "main"
@@ -201,6 +208,20 @@ class _Trace:
                     f'{{"ph":"C","name":{text},"pid":{self._link_pid},"tid":0,"ts":{_us(time)},'
                     f'"args":{{"GB/s":{_gb(rate)}}}}}'
                 )
+
+
+def _load_events(load: Load) -> Iterator[str]:
+    """Yields the counters of what a rank got: its rows, and those of each of its experts."""
+    layer = "of uneven exchanges" if load.layer < 0 else f"of moe {load.layer}"
+    values = {f"rows {layer}": {"rows": load.rows}}
+    if load.by_expert:
+        experts = {f"expert {place}": rows for place, rows in enumerate(load.by_expert)}
+        values[f"rows {layer}, by the rank's experts"] = experts
+    for name, args in values.items():
+        yield (
+            f'{{"ph":"C","name":{_json(name)},"pid":{_pid(load.rank)},"tid":0,'
+            f'"ts":{_us(load.time)},"args":{_json(args)}}}'
+        )
 
 
 def _pid(rank: int) -> int:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from kernbench.errors import UsageError, call_site
 from kernbench.report import write_trace
 from kernbench.report.trace import trace_lines
+from kernbench.routing import Load
 from kernbench.sim_engine.op_log import Category, OpLog, Record
 from kernbench.topology import load_topology
 
@@ -256,6 +257,31 @@ def test_a_counter_follows_the_message_along_its_route() -> None:
     counters = [event for event in events_of([send]) if event["ph"] == "C"]
     later = first.latency / 10**6
     assert [event["ts"] for event in counters if event["name"] == second.name] == [later, later + 1]
+
+
+def test_counters_follow_the_rows_of_a_rank_and_of_its_experts(tmp_path: Path) -> None:
+    log = small_log()
+    of_layer = Load(1, 3, 0, "forward", 3_000_000, (0, 1), 7, (5, 2), 0, 0, 64)
+    uneven = Load(0, -1, -1, "exchange", 2_500_000, (0, 1), 4, (), None, None, 8)
+    log.loads = [of_layer._replace(step=1, time=6_000_000, rows=2, by_expert=(0, 2)), of_layer]
+    log.loads.append(uneven)
+    write_trace(log, TOPOLOGY, tmp_path / "t.json")
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    names = {
+        event["pid"]: event["args"]["name"] for event in events if "process_name" in event["name"]
+    }
+    experts = "rows of moe 3, by the rank's experts"
+    assert [
+        (names[event["pid"]], event["name"], event["ts"], event["args"])
+        for event in events
+        if event["ph"] == "C" and names[event["pid"]] != "links"
+    ] == [
+        ("rank 0 (sip0)", "rows of uneven exchanges", 2.5, {"rows": 4}),
+        ("rank 1 (sip1)", "rows of moe 3", 3.0, {"rows": 7}),
+        ("rank 1 (sip1)", experts, 3.0, {"expert 0": 5, "expert 1": 2}),
+        ("rank 1 (sip1)", "rows of moe 3", 6.0, {"rows": 2}),
+        ("rank 1 (sip1)", experts, 6.0, {"expert 0": 0, "expert 1": 2}),
+    ]
 
 
 def test_a_launch_shows_on_the_host() -> None:
