@@ -42,6 +42,9 @@ _ITEMSIZE: Final = 4
 _COMPARED: Final = 64
 """Ranks of the largest groups that are compared, pair by pair, with others."""
 
+_SPARSE: Final = 8
+"""Links times waves, for each link that a message crosses, from which on most are not listed."""
+
 _NOTABLE: Final = 1.1
 """If the gap between pieces grows by this ratio, slots are reported as the bottleneck."""
 
@@ -526,6 +529,8 @@ class Estimator:
         first = (np.cumsum(counts) - counts)[which] - (ends - hops)
         links = pairs.links[np.arange(ends[-1]) + np.repeat(first, hops)]
         place = np.repeat(events.wave, hops) * len(rates) + links
+        if len(place) and place.max() > _SPARSE * len(place):
+            place = np.unique(place, return_inverse=True)[1]
         loads = np.bincount(place, np.repeat(nbytes, hops) * rates[links])[place]
         shared = np.zeros(len(which))
         if len(links):

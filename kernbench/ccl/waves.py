@@ -26,6 +26,9 @@ _LEAST_SAMPLE: Final = 4
 _SAMPLED: Final = 1 << 14
 """Steps times ranks from which on fewer steps are timed."""
 
+_ROUNDS: Final = 16
+"""How often a table of waves is brought up to date before they are found one by one."""
+
 
 @dataclass(frozen=True)
 class Events:
@@ -150,15 +153,78 @@ def _by_pair(there: Bools, pair: Ints) -> tuple[Ints, Ints]:
 
 
 def _waves(active: Bools, posted: Ints, taken: Ints) -> Ints:
-    """Returns the wave of each exchange."""
+    """Returns the wave of each exchange.
+
+    Args:
+        active: Whether there is an exchange; shape `[steps, lanes]`, as of what is returned.
+        posted: By message, the number of the exchange that sends it.
+        taken: By message, the number of the exchange that receives it.
+
+    Raises:
+        ValueError: If lanes wait for each other.
+    """
     order = np.cumsum(active, axis=0) - 1
     wave = order.copy()
     flat = wave.reshape(-1)
-    while (flat[taken] < flat[posted]).any():
+    for _ in range(_ROUNDS):
+        if not (flat[taken] < flat[posted]).any():
+            return wave
         flat[taken] = np.maximum(flat[taken], flat[posted])
         np.maximum.accumulate(wave - order, axis=0, out=wave)
         wave += order
         flat = wave.reshape(-1)
-        if wave.max() > active.size:
+    return _one_by_one(active, posted, taken)
+
+
+def _one_by_one(active: Bools, posted: Ints, taken: Ints) -> Ints:
+    """Does what `_waves` does, wave after wave: along chains, lanes wait for many others in turn.
+
+    In each wave, each lane does its next exchange whose message was sent before, or is sent in the
+    same wave. It takes time for each exchange and each wave, not for each wave and lane.
+    """
+    lanes, size = active.shape[1], active.size
+    listed = np.flatnonzero(active.T)
+    listed = listed % active.shape[0] * lanes + listed // active.shape[0]  # lane by lane
+    after = np.full(size + 1, size)  # the exchange behind each of a lane; `size`: none
+    same = listed[1:] % lanes == listed[:-1] % lanes
+    after[listed[:-1][same]] = listed[1:][same]
+    upcoming = np.full(lanes + 1, size)  # of each lane; a lane more, which stands for none
+    upcoming[listed[::-1] % lanes] = listed[::-1]
+    sender, taker = np.full(size + 1, size), np.full(size + 1, size)
+    sender[taken], taker[posted] = posted, taken
+    wave = np.full(size + 1, -1)
+    begun = np.zeros(lanes + 1, np.bool_)  # lanes that may do something in this wave
+    ready, number, left = np.flatnonzero(upcoming[:-1] < size), 0, len(listed)
+    while left:
+        begun[ready] = True
+        new = ready
+        while len(new):  # who gets what they may send in this wave
+            others = taker[upcoming[new]]
+            others = others[others < size]
+            found = others % lanes
+            new = np.unique(found[(upcoming[found] == others) & ~begun[found]])
+            begun[new] = True
+            ready = np.concatenate([ready, new])
+        while True:
+            needed = sender[upcoming[ready]]
+            lane = np.where(needed < size, needed % lanes, lanes)
+            there = (needed == size) | (wave[needed] >= 0)
+            fits = there | (begun[lane] & (upcoming[lane] == needed))
+            if fits.all():
+                break
+            begun[ready[~fits]] = False
+            ready = ready[fits]
+        if not len(ready):
             raise ValueError("ranks wait for each other")
-    return wave
+        done = upcoming[ready]
+        wave[done] = number
+        begun[ready] = False
+        upcoming[ready] = after[done]
+        number, left, ready = number + 1, left - len(done), ready[after[done] < size]
+        # A lane whose next message has just been sent may go on, too.
+        woken = taker[done]
+        woken = woken[woken < size]
+        woken = woken[upcoming[woken % lanes] == woken] % lanes
+        ready = np.unique(np.concatenate([ready, woken]))
+    wave[:-1][~active.reshape(-1)] = 0
+    return wave[:-1].reshape(active.shape)

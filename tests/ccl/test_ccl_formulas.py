@@ -7,10 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.ccl.algorithms import dimension_wise, ring
+from kernbench.ccl import waves
+from kernbench.ccl.algorithms import (
+    chain,
+    dimension_wise,
+    double_binary_tree,
+    halving_doubling,
+    nccl_chains,
+    pairwise,
+    ring,
+)
 from kernbench.ccl.config import choose, load_ccl, shipped_ccl_file
 from kernbench.ccl.estimate import Estimator
 from kernbench.ccl.plan import NOTHING, Algorithm, Comm, Setting, formula_of, plan_of
+from kernbench.ccl.waves import Events
 from kernbench.topology import Topology, load_topology
 from kernbench.topology.links import coordinates
 from kernbench.topology.turned import turned_of
@@ -112,6 +122,43 @@ def test_an_estimate_from_one_rank_is_that_from_all(
     one, every = Estimator(topology), AllRanks(topology)
     assert one.estimate(*call) == every.estimate(*call)
     assert one.slot_limit(*call) == every.slot_limit(*call)
+
+
+@settings(max_examples=40)
+@given(
+    st.sampled_from(
+        [
+            ("broadcast", chain.broadcast),
+            ("reduce", chain.reduce),
+            ("all_reduce", double_binary_tree.all_reduce),
+            ("all_reduce", halving_doubling.all_reduce),
+            ("all_reduce", nccl_chains.all_reduce),
+            ("all_to_all", pairwise.all_to_all),
+        ]
+    ),
+    st.integers(2, 20),
+    st.integers(1, 3),
+    st.integers(1, 9),
+)
+def test_waves_are_the_earliest_that_messages_allow(
+    what: tuple[str, Algorithm], ranks: int, channels: int, messages: int
+) -> None:
+    operation, algorithm = what
+    for channel in range(channels):
+        setting = Setting(operation, ranks, 0, (ranks,), channel, channels, messages)
+        plan = plan_of(algorithm, setting)
+        assert plan is not None
+        quick = Events.of([plan], ranks)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(waves, "_ROUNDS", 0)
+            events = Events.of([plan], ranks)
+        assert np.array_equal(quick.wave, events.wave)
+        last: dict[int, int] = {}  # wave of the latest exchange of each lane
+        exchanges = zip(events.lane, events.wave, events.matched, strict=True)
+        for lane, wave, matched in exchanges:
+            sent = events.wave[matched] if matched >= 0 else 0
+            assert wave == max(last.get(lane, -1) + 1, sent)
+            last[lane] = wave
 
 
 def test_sips_that_differ_do_not_stand_for_each_other() -> None:
