@@ -623,12 +623,15 @@ def _record_together(algorithm: Algorithm, setting: Setting, asked: set[int]) ->
     for rank in {0, n - 1}:
         alone = _Recorder(rank, setting, asked)
         algorithm(alone)
-        if alone.count != everyone.count or any(
-            column.of(rank) != own.of(0)
-            for column, own in zip(everyone.steps, alone.steps, strict=True)
-        ):
+        if _done(everyone, rank) != _done(alone, 0):
             return None
     return everyone
+
+
+def _done(recorder: _Recorder, rank: int) -> list[tuple[Any, ...]]:
+    """Returns what a rank exchanges, without the steps in which it does nothing."""
+    steps = zip(*(column.of(rank) for column in recorder.steps), strict=True)
+    return [step for step in steps if step[0] != NOTHING or step[2] != NOTHING]
 
 
 def _record_all(algorithm: Algorithm, everyone: _Recorder) -> _Recorder | None:

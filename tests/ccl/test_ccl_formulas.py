@@ -161,6 +161,29 @@ def test_waves_are_the_earliest_that_messages_allow(
             last[lane] = wave
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3, 7, 12, 33])
+@pytest.mark.parametrize("channel", [0, 1])
+def test_a_tree_recorded_at_once_is_that_of_each_rank(ranks: int, channel: int) -> None:
+    setting = Setting("all_reduce", ranks, 0, (ranks,), channel, 2, 5)
+
+    def each(comm: Comm) -> None:
+        assert int(comm.rank) >= 0
+        double_binary_tree.all_reduce(comm)
+
+    together, apart = (plan_of(one, setting) for one in (double_binary_tree.all_reduce, each))
+    assert together is not None
+    assert apart is not None
+    parents = 0
+    for rank in range(ranks):
+        assert together.of(rank) == apart.of(rank)
+        up = [step for step in together.of(rank) if step.combine == "copy"]
+        parents += len({step.to for step in up})
+        # All five messages go up, and down to each of at most two ranks below.
+        assert sum(step.send != NOTHING for step in up) == (0 if rank == 0 else together.parts)
+        assert len({step.to for step in together.of(rank)} - {step.to for step in up}) <= 2
+    assert parents == ranks - 1
+
+
 def test_sips_that_differ_do_not_stand_for_each_other() -> None:
     slow = "system.sips.changed=[{which: [3], link: {latency: 1 us}}]"
     for topology in (machine((8,), slow), machine((2, 4))):
