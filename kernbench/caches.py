@@ -94,6 +94,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "hw.machines": _MACHINES,
     "tl.machines": _MACHINES,
     "topology.machines": _MACHINES,
+    "topology.turned": _MACHINES,
     # Of one machine.
     "ccl.alike": 1 << 16,  # as for paths
     "ccl.choices": 4096,
@@ -119,6 +120,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "hw.rates": 1024,  # of one network
     # By algorithm and setting.
     "ccl.collective_files": 32,  # each with its rounds, megabytes for thousands of steps
+    "ccl.formulas": 256,  # a few numbers for each step
     "ccl.plans": 256,  # a large one has some megabytes
 }
 """The most entries of every cache, by `room.what`; of several of one name, of each."""

@@ -6,7 +6,7 @@ views of an array with a number for each step and each rank.
 """
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -57,6 +57,30 @@ class Around:
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise TypeError(_UNKNOWN)
 
+    def turns(self, first: int, by: int, count: int) -> "Turns":
+        """Returns the ranks of several steps, each so many places further than the one before.
+
+        Args:
+            first: How many places further the first one is.
+            by: Places from one step to the next.
+            count: Number of steps; at least one.
+        """
+        return Turns(
+            (self + first) % self.ranks, [(first + by * k) % self.ranks for k in range(count)]
+        )
+
+
+class Turns(NamedTuple):
+    """What `Around` is for one step, for several in a row.
+
+    Attributes:
+        first: Of the first step.
+        places: How many places further it is, step by step.
+    """
+
+    first: Around
+    places: list[int]
+
 
 _UNKNOWN: Final = "not known of all ranks at once"
 
@@ -105,13 +129,11 @@ class Column:
         """Adds several steps, all of them numbers, or all of them an `Around`.
 
         Args:
-            rows: See `append`; at least one.
+                rows: See `append`; at least one.
         """
         around = isinstance(rows[0], Around)
-        if around and self._places is None and not self._count:
-            self._places, self._numbers = [], None
-        if around and self._places is not None:
-            self._places += [row.places for row in rows]
+        if around and self._adds_places:
+            self._add_places([row.places for row in rows])
         elif not around and self._numbers is not None:
             self._numbers += map(int, rows)
         else:
@@ -120,6 +142,25 @@ class Column:
             return
         self._last = rows[-1]
         self._count += len(rows)
+
+    def turn(self, turns: Turns) -> None:
+        """Adds several steps round the ring."""
+        if not self._adds_places:
+            for places in turns.places:
+                self.append(Around(self._ranks, places))
+            return
+        self._add_places(turns.places)
+        self._last = Around(self._ranks, turns.places[-1])
+        self._count += len(turns.places)
+
+    @property
+    def _adds_places(self) -> bool:
+        return self._places is not None or not self._count
+
+    def _add_places(self, places: list[int]) -> None:
+        if self._places is None:
+            self._places, self._numbers = [], None
+        self._places += places
 
     def _append_around(self, row: Around) -> None:
         if self._places is None and not self._count:

@@ -9,7 +9,6 @@ messages of different waves meet.
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import pairwise, permutations
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -19,19 +18,20 @@ from kernbench.caches import Table, cached
 from kernbench.ccl.config import Chosen
 from kernbench.ccl.costs import launches_of, pass_over
 from kernbench.ccl.operations import OPERATIONS, Ints
-from kernbench.ccl.plan import NOTHING, Algorithm, Plan
+from kernbench.ccl.plan import Algorithm, Plan
 from kernbench.ccl.programs import most_messages, programs_of
 from kernbench.ccl.rails import Pair
+from kernbench.ccl.waves import Bools, Events, of_rank_0, sample_of, thinned
 from kernbench.hw.path import Path
 from kernbench.hw.pe import PeCosts
 from kernbench.hw.queue import QueueSpec
 from kernbench.memory import Space
-from kernbench.topology import Topology
+from kernbench.topology import Link, Topology
 from kernbench.topology.spec import MemorySpec
+from kernbench.topology.turned import Turned, turned_of
 from kernbench.units import PS_PER_S, Bandwidth, Rate, format_bytes
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
-Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
 Memory = TypeVar("Memory", bound=MemorySpec)
 
@@ -39,18 +39,11 @@ _ITEMSIZE: Final = 4
 """Assumed bytes of an element: a choice of algorithm depends on sizes in bytes alone."""
 
 
-_SAMPLE: Final = 16
-"""Number of steps of a long plan that are timed."""
-
-_LEAST_SAMPLE: Final = 4
-"""The same in large groups, where a step has many messages."""
-
-_SAMPLED: Final = 1 << 14
-"""Steps times ranks from which on fewer steps are timed."""
-
-
 _COMPARED: Final = 64
 """Ranks of the largest groups that are compared, pair by pair, with others."""
+
+_SPARSE: Final = 8
+"""Links times waves, for each link that a message crosses, from which on most are not listed."""
 
 _NOTABLE: Final = 1.1
 """If the gap between pieces grows by this ratio, slots are reported as the bottleneck."""
@@ -80,126 +73,6 @@ class SlotLimit:
         )
 
 
-@dataclass(frozen=True)
-class _Events:
-    """The exchanges of all lanes (a rank in a channel), in an order in which they can be timed.
-
-    Exchanges are sorted by wave. An exchange is at least one wave after the previous exchange of
-    its lane, and not before the wave of the exchange whose message it receives.
-
-    Attributes:
-        lanes: Number of lanes.
-        lane: Lane of each exchange.
-        wave: Wave of each exchange.
-        sends: Whether the exchange sends a message.
-        to: Lane that gets the message of the exchange.
-        matched: Exchange whose message the exchange receives; -1 if it receives no message.
-        taker: Exchange that receives the message; the exchange itself if it sends no message.
-        reduce: Whether arriving values are added to present ones.
-        span: Number of chunks that leave or arrive.
-    """
-
-    lanes: int
-    lane: Ints
-    wave: Ints
-    sends: Bools
-    to: Ints
-    matched: Ints
-    taker: Ints
-    reduce: Bools
-    span: Ints
-
-    @staticmethod
-    def of(plans: Sequence[Plan]) -> "_Events":
-        """Returns the exchanges of all channels of a collective.
-
-        Raises:
-            ValueError: If there are messages that nobody receives, or that nobody sends.
-        """
-        n, steps = plans[0].world_size, max(len(plan.send) for plan in plans)
-
-        def joined(name: str, idle: int, *, lanes: bool = False) -> Ints:
-            tables = []
-            for channel, plan in enumerate(plans):
-                table = np.full((steps, n), idle, np.int64)
-                table[: len(plan.send)] = getattr(plan, name)
-                tables.append(table + channel * n if lanes else table)
-            return np.concatenate(tables, axis=1)
-
-        send, receive = joined("send", NOTHING), joined("receive", NOTHING)
-        to, source = joined("to", 0, lanes=True), joined("source", 0, lanes=True)
-        own = np.arange(send.shape[1])
-        sends, receives = (send != NOTHING) & (to != own), (receive != NOTHING) & (source != own)
-        active = (send != NOTHING) | (receive != NOTHING)
-        posted = _by_pair(sends, own, to)
-        taken = _by_pair(receives, source, own)
-        if not np.array_equal(posted[0], taken[0]):
-            raise ValueError("what is sent is not what is received")
-        wave = _waves(active, posted[1], taken[1])
-        flat = np.flatnonzero(active)
-        flat = flat[np.argsort(wave.reshape(-1)[flat], kind="stable")]
-        number = np.full(active.size, -1)
-        number[flat] = np.arange(len(flat))
-        matched = np.full(active.size, -1)
-        matched[taken[1]] = number[posted[1]]
-        taker = number.copy()
-        taker[posted[1]] = number[taken[1]]
-
-        def listed(table: np.ndarray[Any, Any]) -> Any:
-            return table.reshape(-1)[flat]
-
-        return _Events(
-            len(own),
-            flat % len(own),
-            listed(wave),
-            listed(sends),
-            listed(to),
-            matched[flat],
-            taker[flat],
-            listed(joined("reduce", 0)) != 0,
-            listed(joined("span", 1)),
-        )
-
-
-def _sample_of(plans: Sequence[Plan]) -> int | None:
-    """Returns the number of steps that tell the time of all; None if all must be timed."""
-    ranks = plans[0].world_size
-    if all(plan.in_step and len(plan.send) > 2 * _SAMPLE for plan in plans):
-        return max(_LEAST_SAMPLE, min(_SAMPLE, _SAMPLED // ranks))
-    return None
-
-
-def _thinned(plan: Plan, count: int) -> Plan:
-    """Returns a plan with some of its steps, picked at equal distances."""
-    steps = np.linspace(0, len(plan.send) - 1, count).astype(np.int64)
-    names = ("send", "to", "receive", "source", "reduce", "span")
-    return replace(plan, **{name: getattr(plan, name)[steps] for name in names})
-
-
-def _by_pair(there: Bools, sender: Ints, receiver: Ints) -> tuple[Ints, Ints]:
-    """Returns the pair of each message and the exchange it belongs to, pair by pair, in order."""
-    lanes = there.shape[1]
-    flat = np.flatnonzero(there)
-    pair = np.broadcast_to(sender * lanes + receiver, there.shape).reshape(-1)[flat]
-    order = np.argsort(pair, kind="stable")
-    return pair[order], flat[order]
-
-
-def _waves(active: Bools, posted: Ints, taken: Ints) -> Ints:
-    """Returns the wave of each exchange."""
-    order = np.cumsum(active, axis=0) - 1
-    wave = order.copy()
-    flat = wave.reshape(-1)
-    while (flat[taken] < flat[posted]).any():
-        flat[taken] = np.maximum(flat[taken], flat[posted])
-        np.maximum.accumulate(wave - order, axis=0, out=wave)
-        wave += order
-        flat = wave.reshape(-1)
-        if wave.max() > active.size:
-            raise ValueError("ranks wait for each other")
-    return wave
-
-
 @dataclass(frozen=True, slots=True)
 class _Ways:
     """The ways of messages; times in picoseconds, arrays over messages.
@@ -210,7 +83,8 @@ class _Ways:
         heads_per_byte: Time of one byte on all stages but the first, which the head of a message
             passes one by one.
         shared: Time of all messages of the wave on the link of the way where this time is longest.
-        links: Index of every link of every message, one message after another.
+        links: Number of every link of every message, one message after another.
+        most: Number of links.
         hops: Number of links of each message.
         loads: Time of all messages of the wave on each entry of `links`.
     """
@@ -220,6 +94,7 @@ class _Ways:
     heads_per_byte: Floats
     shared: Floats
     links: Ints
+    most: int
     hops: Ints
     loads: Floats
 
@@ -230,12 +105,30 @@ class _Planned(NamedTuple):
     Attributes:
         plans: The plan of each channel; of channels that have shares of the links, of the first.
         chunk: Bytes of a chunk.
-        shares: Bounds of rates by sender and receiver.
+        group: The ranks.
     """
 
     plans: list[Plan]
     chunk: int
-    shares: Mapping[Pair, Bandwidth]
+    group: "_Group"
+
+    @property
+    def sample(self) -> int | None:
+        """See `sample_of`."""
+        return sample_of(self.plans)
+
+    def events(self, sample: int | None = None) -> Events:
+        """Returns the exchanges of all steps, or of some.
+
+        Args:
+            sample: Number of steps; None for all.
+        """
+        plans = self.plans
+        if sample is not None:
+            plans = [thinned(plan, sample) for plan in plans]
+        if self.group.turned is not None:
+            plans = [of_rank_0(plan) for plan in plans]
+        return Events.of(plans, len(self.group.sips), self.group.turned)
 
 
 class _Pairs(NamedTuple):
@@ -246,7 +139,8 @@ class _Pairs(NamedTuple):
         per_byte: Time of one byte on its slowest stage.
         heads_per_byte: Time of one byte on all its stages but the first.
         counts: Number of its links.
-        links: Index of every link, one way after another.
+        links: Number of every link, one way after another.
+        rates: Rate of the link of each number, in bytes a second.
     """
 
     latency: Floats
@@ -254,6 +148,7 @@ class _Pairs(NamedTuple):
     heads_per_byte: Floats
     counts: Ints
     links: Ints
+    rates: Floats
 
 
 class _Group(NamedTuple):
@@ -263,11 +158,13 @@ class _Group(NamedTuple):
         sips: Device of each.
         shares: Bounds of rates by sender and receiver.
         known: The ways between senders and receivers that were looked up, by their numbers.
+        turned: The machine if rank 0 stands for all ranks.
     """
 
     sips: tuple[int, ...]
     shares: Mapping[Pair, Bandwidth]
     known: dict[bytes, _Pairs]
+    turned: Turned | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +229,7 @@ def _cross(
 
 
 def _find_costs(
-    slowest: PeCosts, events: _Events, ways: _Ways, nbytes: Floats, queue: QueueSpec
+    slowest: PeCosts, events: Events, ways: _Ways, nbytes: Floats, queue: QueueSpec
 ) -> _Costs:
     pe, hbm = slowest.pe, slowest.memory(Space.HBM)
     slots = slowest.memory(queue.space)
@@ -481,7 +378,8 @@ class Estimator:
         sips: tuple[int, ...],
     ) -> float | None:
         n = len(sips)
-        start_up = float(max(launches_of(chosen.queue, self._system, sips)))
+        different = sips if self._system.sips.changed else sips[:1]
+        start_up = float(max(launches_of(chosen.queue, self._system, different)))
         if not nbytes:
             return start_up
         if n > 1 and not OPERATIONS[operation].rooted:
@@ -500,16 +398,15 @@ class Estimator:
         planned = self._planned(chosen, operation, nbytes, sips)
         if planned is None:
             return None
-        plans, chunk, ways = planned.plans, planned.chunk, _Group(sips, planned.shares, {})
-        sample = _sample_of(plans)
+        sample = planned.sample
         if sample is None:
-            return self._time(_Events.of(plans), chunk, chosen.queue, ways)
+            return self._time(planned.events(), planned, chosen.queue)
         # All steps are alike, so a few of them tell the time of all.
-        times = []
-        for count in (sample, 2 * sample):
-            few = [_thinned(plan, count) for plan in plans]
-            times.append(self._time(_Events.of(few), chunk, chosen.queue, ways))
-        left = max(len(plan.send) for plan in plans) - 2 * sample
+        times = [
+            self._time(planned.events(count), planned, chosen.queue)
+            for count in (sample, 2 * sample)
+        ]
+        left = max(len(plan.send) for plan in planned.plans) - 2 * sample
         return times[1] + (times[1] - times[0]) * left / sample
 
     def slot_limit(
@@ -530,14 +427,10 @@ class Estimator:
         planned = self._planned(chosen, operation, nbytes, sips)
         if planned is None or not nbytes:
             return None
-        plans, chunk = planned.plans, planned.chunk
-        sample = _sample_of(plans)
-        if sample is not None:
-            plans = [_thinned(plan, sample) for plan in plans]
-        events, queue = _Events.of(plans), chosen.queue
+        events, queue = planned.events(planned.sample), chosen.queue
         if not len(events.lane):
             return None
-        costs = self._priced(events, chunk, queue, _Group(sips, planned.shares, {}))[2]
+        costs = self._priced(events, planned, queue)[2]
         worst = int(np.argmax(costs.waiting - costs.flowing))
         waiting, flowing = float(costs.waiting[worst]), float(costs.flowing[worst])
         if waiting <= _NOTABLE * flowing:
@@ -558,8 +451,13 @@ class Estimator:
         messages = most_messages(block, chosen.queue.slot_size // _ITEMSIZE, chosen.align)
         programs = programs_of(chosen, operation, self._topology, sips, 0, messages)
         share = -(-block // len(programs))
-        plans, shares = [], None
-        for program in programs:
+        plans, shares, turned = [], None, self._turned(sips)
+        if turned is not None:
+            formulas = [program.formula for program in programs]
+            plans = [plan for plan in formulas if plan is not None]
+            if len(plans) < len(programs):
+                plans, turned = [], None
+        for program in programs if turned is None else ():
             plan = program.plan
             if plan is None:
                 return None
@@ -568,15 +466,25 @@ class Estimator:
             if shares is not None:
                 break  # channels that keep out of each other's way: one tells the time of all
         chunk = -(-share // plans[0].parts)
-        return _Planned(plans, -(-chunk // chosen.align) * chosen.align * _ITEMSIZE, shares or {})
+        chunk = -(-chunk // chosen.align) * chosen.align * _ITEMSIZE
+        return _Planned(plans, chunk, _Group(sips, shares or {}, {}, turned))
 
-    def _time(self, events: _Events, chunk: int, queue: QueueSpec, group: _Group) -> float:
+    def _turned(self, sips: tuple[int, ...]) -> Turned | None:
+        """Returns the machine if a group has all of it, in order, and its SIPs are all alike."""
+        whole = len(sips) == self._topology.world_size and sips == tuple(range(len(sips)))
+        return turned_of(self._topology) if whole else None
+
+    def _kinds_of(self, sips: tuple[int, ...]) -> frozenset[int]:
+        changed = self._system.sips.changed
+        return frozenset(map(self._system.kind_of, sips if changed else sips[:1]))
+
+    def _time(self, events: Events, planned: _Planned, queue: QueueSpec) -> float:
         """Returns when the last lane is done if all lanes begin at once, in picoseconds."""
         if not len(events.lane):
             return 0.0
-        slowest, ways, costs = self._priced(events, chunk, queue, group)
+        slowest, ways, costs = self._priced(events, planned, queue)
         clock, port_free = np.zeros(events.lanes), np.zeros(events.lanes)
-        link_free, arrival = np.zeros(len(self._topology.links)), np.zeros(len(events.lane))
+        link_free, arrival = np.zeros(ways.most), np.zeros(len(events.lane))
         borders = np.flatnonzero(np.diff(events.wave, prepend=-1, append=events.wave[-1] + 1))
         ends = np.concatenate([[0], np.cumsum(ways.hops)])
         for low, high in pairwise(borders.tolist()):
@@ -600,28 +508,29 @@ class Estimator:
         return float(max(clock.max(), port_free.max()))
 
     def _priced(
-        self, events: _Events, chunk: int, queue: QueueSpec, group: _Group
+        self, events: Events, planned: _Planned, queue: QueueSpec
     ) -> tuple[PeCosts, _Ways, _Costs]:
         """Returns the slowest PE, the ways of all messages, and what the exchanges cost."""
-        nbytes: Floats = (events.span * chunk).astype(np.float64)
-        ways = self._find_ways(events, nbytes, queue, group)
-        slowest = self._slowest(frozenset(map(self._system.kind_of, group.sips))).times(queue.pes)
+        nbytes: Floats = (events.span * planned.chunk).astype(np.float64)
+        ways = self._find_ways(events, nbytes, queue, planned.group)
+        slowest = self._slowest(self._kinds_of(planned.group.sips)).times(queue.pes)
         return slowest, ways, _find_costs(slowest, events, ways, nbytes, queue)
 
-    def _find_ways(self, events: _Events, nbytes: Floats, queue: QueueSpec, group: _Group) -> _Ways:
+    def _find_ways(self, events: Events, nbytes: Floats, queue: QueueSpec, group: _Group) -> _Ways:
         """Returns the ways of messages; exchanges without a message have unused entries."""
-        n = len(group.sips)
-        numbers, which = np.unique(events.lane % n * n + events.to % n, return_inverse=True)
+        numbers, which = np.unique(events.pair, return_inverse=True)
         pairs = group.known.get(numbers.tobytes())
         if pairs is None:
             pairs = group.known[numbers.tobytes()] = self._pairs_of(numbers, queue, group)
-        rates = _one_byte(queue) / self._rates
+        rates = _one_byte(queue) / pairs.rates
         counts = pairs.counts
         hops = np.where(events.sends, counts[which], 0)
         ends = np.cumsum(hops)
         first = (np.cumsum(counts) - counts)[which] - (ends - hops)
         links = pairs.links[np.arange(ends[-1]) + np.repeat(first, hops)]
         place = np.repeat(events.wave, hops) * len(rates) + links
+        if len(place) and place.max() > _SPARSE * len(place):
+            place = np.unique(place, return_inverse=True)[1]
         loads = np.bincount(place, np.repeat(nbytes, hops) * rates[links])[place]
         shared = np.zeros(len(which))
         if len(links):
@@ -633,6 +542,7 @@ class Estimator:
             pairs.heads_per_byte[which],
             shared,
             links,
+            len(rates),
             hops,
             loads,
         )
@@ -642,11 +552,13 @@ class Estimator:
         sips, n, one_byte = group.sips, len(group.sips), _one_byte(queue)
         # Ways over equal links take equal times, and most ways of a large machine are alike.
         alike: dict[Hashable, tuple[float, float, float]] = {}
+        places: dict[Hashable, int] = {}
         times, counts, links = [], [], []
+        rates: list[float] = []
         for sender, receiver in (divmod(number, n) for number in numbers.tolist()):
             feed = queue.feed(self._kinds[self._system.kind_of(sips[sender])].pe.dma)
             feed = min(feed, group.shares.get((sender, receiver), feed), key=_per_second)
-            route = self._topology.sip_route(sips[sender], sips[receiver])
+            route, names = self._way(sender, receiver, group)
             key = feed, *[(link.bandwidth, link.latency, link.kind) for link in route]
             found = alike.get(key)
             if found is None:
@@ -655,14 +567,24 @@ class Estimator:
                 found = alike[key] = float(path.latency), max(stages), sum(stages[1:])
             times.append(found)
             counts.append(len(route))
-            links += [link.index for link in route]
+            for link, name in zip(route, names, strict=True):
+                place = places.setdefault(name, len(places))
+                links.append(place)
+                if place == len(rates):
+                    rates.append(float(link.bandwidth.per_second))
         latency, per_byte, heads = np.array(times).reshape(-1, 3).T
-        return _Pairs(latency, per_byte, heads, np.array(counts), np.array(links, np.int64))
+        numbered = np.array(counts), np.array(links, np.int64)
+        return _Pairs(latency, per_byte, heads, *numbered, np.array(rates))
 
-    @cached_property
-    def _rates(self) -> Floats:
-        """Rate of every link, in bytes a second."""
-        return np.array([float(link.bandwidth.per_second) for link in self._topology.links])
+    def _way(
+        self, sender: int, receiver: int, group: _Group
+    ) -> tuple[Sequence[Link], Sequence[Hashable]]:
+        """Returns the links between two ranks, and what tells each from others."""
+        if group.turned is None:
+            route = self._topology.sip_route(group.sips[sender], group.sips[receiver])
+            return route, [link.index for link in route]
+        way = group.turned.way(receiver)
+        return tuple(link for link, _ in way), [kind for _, kind in way]
 
     def _find_slowest(self, kinds: frozenset[int]) -> PeCosts:
         """Returns a PE whose every part is as slow as the slowest among SIPs of some kinds."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 import numpy as np
 
 from kernbench.caches import cached
-from kernbench.ccl.columns import Around, Column
+from kernbench.ccl.columns import Around, Column, Turns
 from kernbench.ccl.operations import OPERATIONS, Ints
 from kernbench.errors import KernbenchError, call_site, site_fact
 
@@ -167,6 +167,8 @@ class Plan:
         source: Rank that sends the chunks that arrive.
         reduce: Whether arriving values are added to present ones.
         span: Number of chunks that leave, and that arrive.
+        turned: Whether every rank is known to do what rank 0 does, moved round the ring of all
+            ranks: its peers are as many places further, and it sends where rank 0 does.
     """
 
     parts: int
@@ -177,6 +179,7 @@ class Plan:
     source: Ints
     reduce: np.ndarray[Any, np.dtype[np.bool_]]
     span: Ints
+    turned: bool = False
 
     @property
     def world_size(self) -> int:
@@ -198,7 +201,8 @@ class Plan:
     @cached_property
     def widest(self) -> int:
         """Most chunks that leave or arrive in one exchange."""
-        return int(self.span.max(initial=1))
+        span = self.span[:1] if len(self.span) and _constant(self.span) else self.span
+        return int(span.max(initial=1))
 
     def of(self, rank: int) -> list[Exchange]:
         """Returns the steps of one rank."""
@@ -264,7 +268,7 @@ class Plan:
         if not borders:
             return [self]
         return [
-            replace(self, **{name: getattr(self, name)[low:high] for name in _TABLES})
+            replace(self, **{name: getattr(self, name)[low:high] for name in TABLES})
             for low, high in pairwise([0, *borders, len(self.send)])
         ]
 
@@ -293,7 +297,8 @@ class Plan:
         return False
 
 
-_TABLES: Final = ("send", "to", "receive", "source", "reduce", "span")
+TABLES: Final = ("send", "to", "receive", "source", "reduce", "span")
+"""The arrays of a plan."""
 
 
 def _circles(before: list[int]) -> tuple[Ints, int]:
@@ -467,6 +472,7 @@ class _Recorder:
         self.cutting = Cutting(setting)
         self.steps: Final = [Column(setting.world_size) for _ in range(6)]
         self.count = 0
+        self.turned = True  # see `Plan`, of what was recorded so far
         self._plain: list[tuple[Any, ...]] = []
         self._messages = setting.messages
         self._asked = asked
@@ -512,18 +518,38 @@ class _Recorder:
             self._plain.append((send, to, receive, source, combine == "reduce", span))
             self.count += 1
             return
+        if isinstance(send, Turns):
+            self._turn(send, to, receive, source, combine)
+            return
         self.cutting.check(send, to, receive, source, combine, span)
         if type(send) is type(to) is type(receive) is type(source) is Around and span == 1:
             self._plain.append((send, to, receive, source, combine == "reduce", span))
             self.count += 1
             return
         self.write()
+        peers_move = type(to) is type(source) is Around
+        alike = all(type(value) in {int, Around} for value in (send, receive, span))
+        self.turned = self.turned and peers_move and alike
         # Copies, since an array may be changed in place where a number would be replaced.
         step = (send, to, receive, source, combine == "reduce", span)
         for column, value in zip(self.steps, step, strict=True):
             many = isinstance(value, np.ndarray)
             column.append(value.astype(self.cutting.dtype) if many else value)
         self.count += 1
+
+    def _turn(
+        self, send: Turns, to: Around, receive: Turns, source: Around, combine: Combine
+    ) -> None:
+        """Records several steps in a row at once; they differ in their chunks only."""
+        self.cutting.check(send.first, to, receive.first, source, combine, 1)
+        self.write()
+        count = len(send.places)
+        after, before = (Turns(peer, [peer.places] * count) for peer in (to, source))
+        for column, turns in zip(self.steps[:4], (send, after, receive, before), strict=True):
+            column.turn(turns)
+        for column, value in zip(self.steps[4:], (combine == "reduce", 1), strict=True):
+            column.extend([value] * count)
+        self.count += count
 
     def write(self) -> None:
         """Writes down the steps round the ring that were only noted."""
@@ -559,8 +585,10 @@ def record(algorithm: Algorithm, setting: Setting) -> Recording:
 
 
 def _record(algorithm: Algorithm, setting: Setting, asked: set[int]) -> Plan | None:
+    moved = False
     try:
         recorder = _record_around(algorithm, setting, asked)
+        moved = recorder is not None and recorder.turned
         recorder = recorder or _record_together(algorithm, setting, asked)
         if recorder is not None:
             number = recorder.cutting.dtype
@@ -570,7 +598,8 @@ def _record(algorithm: Algorithm, setting: Setting, asked: set[int]) -> Plan | N
             recorder, table = _record_each(algorithm, setting, asked)
     except NotAPlanError:
         return None
-    return Plan(recorder.cutting.parts, recorder.cutting.scratch, *table)
+    plan = Plan(recorder.cutting.parts, recorder.cutting.scratch, *table)
+    return replace(plan, turned=moved)
 
 
 def _record_around(algorithm: Algorithm, setting: Setting, asked: set[int]) -> _Recorder | None:
@@ -594,12 +623,15 @@ def _record_together(algorithm: Algorithm, setting: Setting, asked: set[int]) ->
     for rank in {0, n - 1}:
         alone = _Recorder(rank, setting, asked)
         algorithm(alone)
-        if alone.count != everyone.count or any(
-            column.of(rank) != own.of(0)
-            for column, own in zip(everyone.steps, alone.steps, strict=True)
-        ):
+        if _done(everyone, rank) != _done(alone, 0):
             return None
     return everyone
+
+
+def _done(recorder: _Recorder, rank: int) -> list[tuple[Any, ...]]:
+    """Returns what a rank exchanges, without the steps in which it does nothing."""
+    steps = zip(*(column.of(rank) for column in recorder.steps), strict=True)
+    return [step for step in steps if step[0] != NOTHING or step[2] != NOTHING]
 
 
 def _record_all(algorithm: Algorithm, everyone: _Recorder) -> _Recorder | None:
@@ -634,6 +666,44 @@ def _record_each(
             table[: recorder.count, rank] = column.of(0)
     tables[4] = tables[4] != 0
     return recorders[0], tables
+
+
+def turned(algorithm: Algorithm) -> Algorithm:
+    """Marks an algorithm in which every rank does what rank 0 does, moved round the grid.
+
+    With the ranks as places of a grid that is closed to a torus: the peers of a rank are as many
+    places further along each dimension as those of rank 0, and it sends, receives and combines
+    where rank 0 does, as many chunks. Which chunks these are may follow from the rank in any way.
+    """
+    vars(algorithm)["turned"] = True
+    return algorithm
+
+
+@cached("ccl.formulas")
+def formula_of(algorithm: Algorithm, setting: Setting) -> Plan | None:
+    """Returns what rank 0 exchanges, as arrays of shape `[steps, 1]`, if it tells it of all ranks.
+
+    Args:
+        algorithm: If it is `turned`, its plan of all ranks is not made.
+        setting: Everything that the algorithm can see besides its rank.
+
+    Returns:
+        The plan of rank 0; of an algorithm round a ring, the plan of all ranks, which is `turned`
+        and no larger. None if ranks differ.
+    """
+    if len(setting.grid) == 1:
+        plan = plan_of(algorithm, setting)
+        return plan if plan is not None and plan.turned else None
+    if not vars(algorithm).get("turned"):
+        return None
+    recorder = _Recorder(0, setting, set())
+    algorithm(recorder)
+    number = recorder.cutting.dtype
+    send, to, receive, source, reduce, span = (
+        np.array(column.of(0), number)[:, None] for column in recorder.steps
+    )
+    parts, scratch = recorder.cutting.parts, recorder.cutting.scratch
+    return Plan(parts, scratch, send, to, receive, source, reduce != 0, span, turned=True)
 
 
 def plan_of(algorithm: Algorithm, setting: Setting) -> Plan | None:

@@ -6,7 +6,7 @@ from typing import Final
 
 from kernbench.ccl.config import Chosen
 from kernbench.ccl.layout import full_messages
-from kernbench.ccl.plan import Algorithm, Plan, Setting, plan_of
+from kernbench.ccl.plan import Algorithm, Plan, Setting, formula_of, plan_of
 from kernbench.ccl.profiles import Scope
 from kernbench.ccl.rails import Pair, Rails, rails_of
 from kernbench.ccl.walker import Along
@@ -39,6 +39,11 @@ class ChannelProgram:
     def plan(self) -> Plan | None:
         """Exchanges of all ranks; None if the algorithm must run live."""
         return plan_of(self.algorithm, self.setting)
+
+    @property
+    def formula(self) -> Plan | None:
+        """See `formula_of`."""
+        return None if self.rails is not None else formula_of(self.algorithm, self.setting)
 
     def shares(self, plan: Plan | None) -> dict[Pair, Bandwidth] | None:
         """Returns the bounds of the rates of the channel's messages; None if there are no bounds.

@@ -214,6 +214,8 @@ class Choices:
         return replace(fastest, auto=named is None)
 
     def _in_one_node(self, sips: Sequence[int]) -> bool:
+        if self._system.sips.network.node is None:
+            return True
         return len(set(map(self._topology.node_of, sips))) == 1
 
     def _in_place_of(self, chosen: Chosen, operation: str, sips: Sequence[int]) -> Chosen:

@@ -252,6 +252,8 @@ def _box(sips: Sequence[int], shape: Sequence[int]) -> tuple[int, ...] | None:
     """Returns the extents of the box that SIPs fill in order; None if they fill no box."""
     if not sips:
         return None
+    if len(sips) == math.prod(shape) and tuple(sips) == tuple(range(len(sips))):
+        return tuple(shape)
     first, last = coordinates(sips[0], shape), coordinates(sips[-1], shape)
     extents = [high - low + 1 for low, high in zip(first, last, strict=True)]
     if min(extents) < 1 or math.prod(extents) != len(sips):

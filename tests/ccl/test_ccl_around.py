@@ -136,6 +136,6 @@ def test_few_steps_of_a_large_ring_tell_what_many_do(
     machine = topology("ring1024")
     chosen, sips = shipped(ring_name, machine), tuple(range(1024))
     many = Estimator(machine).estimate(chosen, operation, 1 << 26, sips)
-    monkeypatch.setattr("kernbench.ccl.estimate._SAMPLED", 1 << 10)
+    monkeypatch.setattr("kernbench.ccl.waves._SAMPLED", 1 << 10)
     few = Estimator(machine).estimate(chosen, operation, 1 << 26, sips)
     assert few == pytest.approx(many, rel=0.001)

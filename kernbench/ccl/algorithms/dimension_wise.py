@@ -15,9 +15,10 @@ from kernbench.ccl.algorithms.steps import (
     stages_of_one_block,
     stages_of_rank_blocks,
 )
-from kernbench.ccl.plan import Comm
+from kernbench.ccl.plan import Comm, turned
 
 
+@turned
 def all_reduce(comm: Comm) -> None:
     """Reduces the buffers of all ranks; every rank ends with bitwise the same result.
 
@@ -33,6 +34,7 @@ def all_reduce(comm: Comm) -> None:
         stage.ring_all_gather(on)
 
 
+@turned
 def reduce_scatter(comm: Comm) -> None:
     """Reduces every block; each rank ends with its own.
 
@@ -44,6 +46,7 @@ def reduce_scatter(comm: Comm) -> None:
         stage.ring_reduce_scatter(on)
 
 
+@turned
 def all_gather(comm: Comm) -> None:
     """Gives the block of each rank to all; each rank sends `N - 1` blocks. May wait."""
     order, on = _course(comm)

@@ -13,8 +13,11 @@ leaves. The second is its mirror image, or, if there is an odd number, moved by 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import Any
 
-from kernbench.ccl.algorithms.steps import pipeline
+import numpy as np
+
+from kernbench.ccl.algorithms.steps import only, pipeline
 from kernbench.ccl.plan import NOTHING, Combine, Comm
 
 
@@ -27,15 +30,16 @@ def all_reduce(comm: Comm) -> None:
     result of an earlier one down. Both sides of an exchange belong to the same turn, so nobody
     waits for slots in a circle. With `k` chunks and trees of height `h`, `k + h` turns. May wait.
     """
-    place = _place(comm, 0)
-    chunks = pipeline(comm.messages, 2 * place.height)
+    tree = _Tree(comm, 0)
+    number = tree.number(comm.rank)
+    parent, children, depth = tree.around(number)
+    chunks = pipeline(comm.messages, 2 * tree.height)
     comm.cut(chunks)
-    for turn in range(chunks + place.depth + 1):
-        for child in place.children:
+    for turn in range(chunks + tree.height + 1):
+        for child, there in children:
             # Results come to this rank `depth` turns after the sums, and go on one turn later.
-            _exchange(comm, child, turn - place.depth - 1, turn, chunks, "reduce")
-        if place.parent is not None:
-            _exchange(comm, place.parent, turn, turn - place.depth, chunks, "copy")
+            _exchange(comm, tree.rank(child), there, turn - depth - 1, turn, chunks, "reduce")
+        _exchange(comm, tree.rank(parent), number > 0, turn, turn - depth, chunks, "copy")
 
 
 def reduce(comm: Comm) -> None:
@@ -87,38 +91,100 @@ class _Place:
 
 def _place(comm: Comm, root: int) -> _Place:
     """Returns the place of this rank in the tree of its channel."""
-    others = [(root + number) % comm.world_size for number in range(1, comm.world_size)]
-    if comm.channel % 2:
-        others = others[1:] + others[:1] if len(others) % 2 else others[::-1]
-    height = len(others).bit_length()
-    first, last, parent, depth = 1, len(others), root, 1
-    if comm.rank == root:
-        below = (others[_top(first, last) - 1],) if others else ()
-        return _Place(None, below, 0, height)
-    number = others.index(comm.rank) + 1
-    while (top := _top(first, last)) != number:
-        parent, depth = others[top - 1], depth + 1
-        first, last = (first, top - 1) if number < top else (top + 1, last)
-    halves = ((first, number - 1), (number + 1, last))
-    children = tuple(others[_top(*half) - 1] for half in halves if half[0] <= half[1])
-    return _Place(parent, children, depth, height)
+    tree = _Tree(comm, root)
+    number = tree.number(comm.rank)
+    above, below, depth = tree.around(number)
+    children = tuple(int(tree.rank(child)) for child, there in below if there)
+    return _Place(int(tree.rank(above)) if number else None, children, int(depth), tree.height)
 
 
-def _top(first: int, last: int) -> int:
-    """Returns the number with the most trailing zero bits among `first` to `last`."""
-    while last & (last - 1) >= first:
-        last &= last - 1
-    return last
+@dataclass(frozen=True)
+class _Tree:
+    """The tree of a channel; numbers and ranks are single ones or arrays.
+
+    Attributes:
+        comm: The collective.
+        root: Rank inside the group. Its number is 0.
+    """
+
+    comm: Comm
+    root: int
+
+    @property
+    def others(self) -> int:
+        """How many ranks there are but the root."""
+        return self.comm.world_size - 1
+
+    @property
+    def height(self) -> int:
+        """Largest depth of any rank."""
+        return self.others.bit_length()
+
+    def number(self, rank: Any) -> Any:
+        """Returns the number of a rank."""
+        place = (rank - self.root) % self.comm.world_size
+        if self.comm.channel % 2 == 0:
+            return place
+        moved = (
+            (place - 2) % max(self.others, 1) + 1 if self.others % 2 else self.others + 1 - place
+        )
+        return moved * (place > 0)
+
+    def rank(self, number: Any) -> Any:
+        """Returns the rank of a number."""
+        place = number
+        if self.comm.channel % 2:
+            place = (
+                number % max(self.others, 1) + 1 if self.others % 2 else self.others + 1 - number
+            )
+            place = place * (number > 0)
+        return (self.root + place) % self.comm.world_size
+
+    def around(self, number: Any) -> tuple[Any, list[tuple[Any, Any]], Any]:
+        """Returns who is above a number and directly below it, and how many are above.
+
+        Returns:
+            The number above, 0 for the root; those below, each with whether it is there; and the
+            depth.
+        """
+        first: Any = 1
+        last: Any = self.others
+        parent, depth = 0 * number, 1 * (number > 0)
+        for _ in range(self.height):
+            top = _top(first, last)
+            on, left = (number > 0) & (top != number), number < top
+            parent, depth = np.where(on, top, parent), depth + on
+            first = np.where(on & ~left, top + 1, first)
+            last = np.where(on & left, top - 1, last)
+        # The root is above all: its only child is the top of the tree.
+        halves = (first, np.where(number > 0, number - 1, last)), (number + 1, last)
+        there = halves[0][0] <= halves[0][1], (number > 0) & (halves[1][0] <= halves[1][1])
+        return parent, [(_top(*half), one) for half, one in zip(halves, there, strict=True)], depth
+
+
+def _top(first: Any, last: Any) -> Any:
+    """Returns the number with the most trailing zero bits among `first` to `last`.
+
+    It has the bits of `last` down to the highest one in which `last` differs from `first - 1`.
+    """
+    differ = (first - 1) ^ last
+    for shift in (1, 2, 4, 8, 16):
+        differ = differ | (differ >> shift)
+    return last & ~(differ >> 1)
 
 
 def _exchange(
-    comm: Comm, peer: int, send: int, receive: int, chunks: int, combine: Combine
+    comm: Comm, peer: Any, there: Any, send: Any, receive: Any, chunks: int, combine: Combine
 ) -> None:
-    """Exchanges chunks with a neighbour; chunk numbers that do not exist are skipped."""
-    leaving = send if 0 <= send < chunks else NOTHING
-    arriving = receive if 0 <= receive < chunks else NOTHING
-    if (leaving, arriving) != (NOTHING, NOTHING):
-        comm.exchange(send=leaving, to=peer, receive=arriving, source=peer, combine=combine)
+    """Exchanges chunks with a neighbour that is there; other chunk numbers are skipped."""
+    leaving = only(there & (send >= 0) & (send < chunks), send)
+    arriving = only(there & (receive >= 0) & (receive < chunks), receive)
+    if np.maximum(leaving, arriving).max() == NOTHING:
+        return
+    peer = peer * there
+    if np.ndim(peer) == 0:
+        leaving, arriving, peer = int(leaving), int(arriving), int(peer)
+    comm.exchange(send=leaving, to=peer, receive=arriving, source=peer, combine=combine)
 
 
 def _flow(

@@ -1,0 +1,191 @@
+"""Plans as formulas: what rank 0 does tells it of all ranks, on rings and toruses of equal SIPs."""
+
+from math import prod
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernbench.ccl import waves
+from kernbench.ccl.algorithms import (
+    chain,
+    dimension_wise,
+    double_binary_tree,
+    halving_doubling,
+    nccl_chains,
+    pairwise,
+    ring,
+)
+from kernbench.ccl.config import choose, load_ccl, shipped_ccl_file
+from kernbench.ccl.estimate import Estimator
+from kernbench.ccl.plan import NOTHING, Algorithm, Comm, Setting, formula_of, plan_of
+from kernbench.ccl.waves import Events
+from kernbench.topology import Topology, load_topology
+from kernbench.topology.links import coordinates
+from kernbench.topology.turned import turned_of
+
+MESH = "system.sip.cubes={shape: [2, 2], link: {bandwidth: 30 GB/s, latency: 7 ns}}"
+
+extents = st.one_of(
+    st.tuples(st.integers(3, 40)),
+    st.tuples(st.integers(1, 7), st.integers(1, 7)),
+    st.tuples(st.integers(1, 4), st.integers(3, 4), st.integers(1, 3)),
+)
+shapes = extents.filter(lambda shape: 2 not in shape and prod(shape) > 2)
+
+
+def machine(shape: tuple[int, ...], *overrides: str) -> Topology:
+    kind = "ring" if len(shape) == 1 else "torus"
+    torus = [] if kind == "ring" else [f"system.sips.network.shape={list(shape)}"]
+    count = [f"system.sips.count={prod(shape)}", f"system.sips.network.kind={kind}"]
+    return load_topology("ring1024", [*count, *torus, *overrides]).topology_obj
+
+
+def moved(rank: int, by: int, shape: tuple[int, ...]) -> int:
+    """Returns the rank that is as far from a rank as another one is from rank 0."""
+    found, stride = 0, 1
+    places = zip(coordinates(rank, shape), coordinates(by, shape), shape, strict=True)
+    for here, far, extent in places:
+        found += (here + far) % extent * stride
+        stride *= extent
+    return found
+
+
+@settings(max_examples=40)
+@given(shapes, st.sampled_from(["all_reduce", "reduce_scatter", "all_gather"]), st.integers(0, 5))
+def test_a_formula_is_the_plan_of_every_rank(
+    shape: tuple[int, ...], operation: str, channel: int
+) -> None:
+    grid = tuple(extent for extent in shape if extent > 1)
+    algorithm = getattr(ring if len(grid) == 1 else dimension_wise, operation)
+    setting = Setting(operation, prod(grid), 0, grid, channel, 6)
+    formula, plan = formula_of(algorithm, setting), plan_of(algorithm, setting)
+    assert formula is not None
+    assert plan is not None
+    assert (formula.parts, formula.scratch) == (plan.parts, plan.scratch)
+    first = formula.of(0)
+    for rank in range(plan.world_size):
+        theirs = plan.of(rank)
+        assert len(theirs) == len(first)
+        for one, other in zip(first, theirs, strict=True):
+            assert other.to == moved(rank, one.to, grid)
+            assert other.source == moved(rank, one.source, grid)
+            assert (other.combine, other.span) == (one.combine, one.span)
+            assert (other.send == NOTHING) == (one.send == NOTHING)
+            assert (other.receive == NOTHING) == (one.receive == NOTHING)
+
+
+def _to_one(comm: Comm) -> None:
+    """All ranks send to rank 0, which is not as far from each."""
+    n = comm.world_size
+    comm.exchange(send=comm.rank, to=0, receive=NOTHING, source=(comm.rank + 1) % n)
+
+
+def _from_a_table(comm: Comm) -> None:
+    """Ranks do not all send."""
+    n = comm.world_size
+    table = np.where(np.arange(n) == 1, 0, NOTHING)
+    there = {"to": (comm.rank + 1) % n, "source": (comm.rank - 1) % n}
+    comm.exchange(send=table, receive=NOTHING, **there)
+
+
+@pytest.mark.parametrize("algorithm", [_to_one, _from_a_table])
+def test_ranks_that_differ_are_no_formula(algorithm: Algorithm) -> None:
+    assert formula_of(algorithm, Setting("all_gather", 5, 0, (5,))) is None
+
+
+class AllRanks(Estimator):
+    """An estimator that never takes one rank for all."""
+
+    def _turned(self, sips: tuple[int, ...]) -> None:
+        return None
+
+
+@settings(max_examples=40)
+@given(
+    shapes,
+    st.sampled_from(["ring", "ring_two_way", "dimension_wise", "direct"]),
+    st.sampled_from(["all_reduce", "reduce_scatter", "all_gather"]),
+    st.sampled_from([1000, 1 << 16, 1 << 22, 1 << 27]),
+    st.booleans(),
+)
+def test_an_estimate_from_one_rank_is_that_from_all(
+    shape: tuple[int, ...], name: str, operation: str, nbytes: int, mesh: bool
+) -> None:
+    topology = machine(shape, *[MESH] * mesh)
+    path = shipped_ccl_file()
+    chosen = choose(load_ccl(path), path, name, topology.machine.system)
+    if not chosen.implements(operation):
+        operation = "all_gather"
+    call = chosen, operation, nbytes, tuple(range(prod(shape)))
+    one, every = Estimator(topology), AllRanks(topology)
+    assert one.estimate(*call) == every.estimate(*call)
+    assert one.slot_limit(*call) == every.slot_limit(*call)
+
+
+@settings(max_examples=40)
+@given(
+    st.sampled_from(
+        [
+            ("broadcast", chain.broadcast),
+            ("reduce", chain.reduce),
+            ("all_reduce", double_binary_tree.all_reduce),
+            ("all_reduce", halving_doubling.all_reduce),
+            ("all_reduce", nccl_chains.all_reduce),
+            ("all_to_all", pairwise.all_to_all),
+        ]
+    ),
+    st.integers(2, 20),
+    st.integers(1, 3),
+    st.integers(1, 9),
+)
+def test_waves_are_the_earliest_that_messages_allow(
+    what: tuple[str, Algorithm], ranks: int, channels: int, messages: int
+) -> None:
+    operation, algorithm = what
+    for channel in range(channels):
+        setting = Setting(operation, ranks, 0, (ranks,), channel, channels, messages)
+        plan = plan_of(algorithm, setting)
+        assert plan is not None
+        quick = Events.of([plan], ranks)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(waves, "_ROUNDS", 0)
+            events = Events.of([plan], ranks)
+        assert np.array_equal(quick.wave, events.wave)
+        last: dict[int, int] = {}  # wave of the latest exchange of each lane
+        exchanges = zip(events.lane, events.wave, events.matched, strict=True)
+        for lane, wave, matched in exchanges:
+            sent = events.wave[matched] if matched >= 0 else 0
+            assert wave == max(last.get(lane, -1) + 1, sent)
+            last[lane] = wave
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 7, 12, 33])
+@pytest.mark.parametrize("channel", [0, 1])
+def test_a_tree_recorded_at_once_is_that_of_each_rank(ranks: int, channel: int) -> None:
+    setting = Setting("all_reduce", ranks, 0, (ranks,), channel, 2, 5)
+
+    def each(comm: Comm) -> None:
+        assert int(comm.rank) >= 0
+        double_binary_tree.all_reduce(comm)
+
+    together, apart = (plan_of(one, setting) for one in (double_binary_tree.all_reduce, each))
+    assert together is not None
+    assert apart is not None
+    parents = 0
+    for rank in range(ranks):
+        assert together.of(rank) == apart.of(rank)
+        up = [step for step in together.of(rank) if step.combine == "copy"]
+        parents += len({step.to for step in up})
+        # All five messages go up, and down to each of at most two ranks below.
+        assert sum(step.send != NOTHING for step in up) == (0 if rank == 0 else together.parts)
+        assert len({step.to for step in together.of(rank)} - {step.to for step in up}) <= 2
+    assert parents == ranks - 1
+
+
+def test_sips_that_differ_do_not_stand_for_each_other() -> None:
+    slow = "system.sips.changed=[{which: [3], link: {latency: 1 us}}]"
+    for topology in (machine((8,), slow), machine((2, 4))):
+        assert turned_of(topology) is None
+    assert turned_of(machine((8,))) is not None
