@@ -14,6 +14,7 @@ from kernbench.tl.notices import notify
 from kernbench.tl.operands import refusal
 from kernbench.tl.tile import Tile
 from kernbench.tl.types import Scalar, convert, is_whole
+from kernbench.ttir.arithmetic import tf32
 
 Function = Callable[..., Array]
 """Takes the values of operands without changing them, and returns the values of the result."""
@@ -282,8 +283,7 @@ def product(
         acc: Tile to add, of shape `[m, n]`; None for none.
         out: Type of the result; None for that of `acc`, or float32. bfloat16, float32, float64 and
             int8 have one result each: float32, float32, float64 and int32.
-        precision: One of `PRECISIONS`; only float32 differs. As `tf32` the last 13 bits of an
-            operand are dropped: Triton 3.9 compiles no rounding, and `wgmma` reads no more bits.
+        precision: One of `PRECISIONS`; only float32 differs, see `ttir.arithmetic.tf32`.
 
     Raises:
         TileOperandError: If shapes or types do not fit.
@@ -329,14 +329,6 @@ _RESULTS: Final = {
     dtypes.float32: dtypes.float32,
     dtypes.float64: dtypes.float64,
 }
-
-
-def tf32(values: Array) -> Array:
-    """Returns float32 numbers with the 10 bits of a mantissa that tf32 has; NaN stays NaN."""
-    kept: Array = (np.ascontiguousarray(values).view(np.uint32) & np.uint32(0xFFFFE000)).view(
-        np.float32
-    )
-    return np.where(np.isnan(values), values, kept)
 
 
 @cached("tl.products")

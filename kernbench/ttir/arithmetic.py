@@ -72,6 +72,17 @@ def _towards_zero(a: Array, to: str) -> Array:
     return np.where(above & np.isfinite(a), np.nextafter(near, np.float16(0)), near)
 
 
+def tf32(a: Array) -> Array:
+    """Returns float32 numbers without their last 13 bits, as a product in tf32 takes them.
+
+    Triton 3.9 compiles no rounding (`cvt.rna.tf32`) for compute capabilities 8.0 and 9.0, and the
+    instructions read no more bits: an H200 multiplies 1 + 2^-11 as 1. NaN stays NaN.
+    """
+    kept = (np.ascontiguousarray(a).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+    np.copyto(kept, a, where=np.isnan(a))
+    return kept
+
+
 def to_whole(a: Array, dtype: np.dtype[Any], *, signed: bool) -> Array:
     """Returns numbers without their fraction; the nearest that there is, and 0 for NaN, as PTX.
 

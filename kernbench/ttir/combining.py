@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from kernbench.ttir.arithmetic import Array, rounded, widened
+from kernbench.ttir.arithmetic import Array, rounded, tf32, widened
 from kernbench.ttir.compiling import Body, Compiler, Handler
 from kernbench.ttir.flow import run_blocks
 from kernbench.ttir.frames import Frame, Step
@@ -165,7 +165,7 @@ def _dot(compiler: Compiler, operation: Operation) -> Step:
     a, b, c = operation.operands
     result = operation.results[0]
     kind = result.type
-    tf32 = a.type.element == "f32" and operation.said("inputPrecision") == "tf32"
+    short = a.type.element == "f32" and operation.said("inputPrecision") == "tf32"
 
     def step(frame: Frame) -> None:
         values = frame.values
@@ -177,8 +177,8 @@ def _dot(compiler: Compiler, operation: Operation) -> Step:
             found = np.matmul(left, right)
         else:
             left, right = widened(left), widened(right)
-            if tf32:
-                left, right = _tf32(left), _tf32(right)
+            if short:
+                left, right = tf32(left), tf32(right)
             found = np.matmul(left, right)
         held = plain(values[c.number])
         if kind.dtype.itemsize < 4:
@@ -187,16 +187,6 @@ def _dot(compiler: Compiler, operation: Operation) -> Step:
             values[result.number] = found + held
 
     return step
-
-
-def _tf32(a: Array) -> Array:
-    """Returns float32 with 10 bits of fraction, to the nearest, as `cvt.rna.tf32.f32`."""
-    bits = np.ascontiguousarray(a).view(np.uint32)
-    near = bits + np.uint32(0x1000)
-    near &= np.uint32(0xFFFFE000)
-    if not np.isfinite(a).all():
-        np.copyto(near, bits, where=(bits & 0x7F800000) == 0x7F800000)
-    return near.view(np.float32)
 
 
 def _gather(compiler: Compiler, operation: Operation) -> Step:
