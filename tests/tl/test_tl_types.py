@@ -15,13 +15,12 @@ from tl_machine import Machine, place
 
 from kernbench import tl
 from kernbench.memory import DType, dtypes
-from kernbench.tl.access import OutOfBoundsError
-from kernbench.tl.arithmetic import tf32
 from kernbench.tl.language import program
 from kernbench.tl.launch import jit
 from kernbench.tl.notices import KernelWarning
 from kernbench.tl.operands import TileOperandError
 from kernbench.topology import Topology
+from kernbench.ttir.reports import OutOfBoundsError
 
 NAN, INF = float("nan"), float("inf")
 
@@ -411,6 +410,36 @@ def test_8_bit_floats_end_at_their_largest_number(
         np.testing.assert_array_equal(out.read().astype(np.float64), expected)
 
 
+# Rounding
+
+
+def test_numbers_beyond_a_type_become_its_ends(machine: Machine) -> None:
+    """As PTX's `cvt.rzi` has it, which saturates, and makes 0 of NaN."""
+    x = machine.tensor(np.array([3e9, -3e9, NAN, -1.5], np.float32))
+    for dtype, expected in (
+        (dtypes.int32, [2**31 - 1, -(2**31), 0, -1]),
+        (dtypes.uint32, [3e9, 0, 0, 0]),
+        (dtypes.int8, [127, -128, 0, -1]),
+    ):
+        assert values_of(machine, lambda x, n: loaded(x).to(n), x=x, n=dtype) == expected
+
+
+def test_a_lane_that_was_left_out_is_the_largest_whole_number(machine: Machine) -> None:
+    x = machine.tensor(np.array([3, NAN, 5, 6], np.float32))
+
+    def body(x: Any, n: Any) -> Any:
+        lanes = tl.arange(0, 4)
+        return tl.load(x + lanes, lanes < 2).to(n)
+
+    assert values_of(machine, body, x=x, n=dtypes.int16) == [3, 0, 2**15 - 1, 2**15 - 1]
+
+
+def test_each_sum_of_two_narrow_floats_is_rounded(machine: Machine) -> None:
+    # float16 has every second number from 2048 on: 2048 + 1 is 2048, and 2051 would be 2052.
+    x = machine.tensor(np.array([2048, 1, 1, 1], np.float16))
+    assert values_of(machine, lambda x, n: tl.sum(loaded(x), 0), x=x, n=0) == 2050
+
+
 # Products
 
 
@@ -452,14 +481,6 @@ def test_float32_is_multiplied_as_tf32(sip8: Topology, recorded: bool) -> None:
         np.testing.assert_array_equal(found, a @ b)
     found = product_of(Machine(sip8, recorded=recorded), a, b, input_precision="tf32x3")[0]
     np.testing.assert_array_equal(found, a @ b)
-
-
-def test_numbers_that_lost_bits_of_the_mantissa() -> None:
-    # Seen on an H200: these times 1.
-    numbers = [1 + 2**-10, 1 + 2**-11, 1 + 2**-10 + 2**-11, -(1 + 2**-11 + 2**-20)]
-    assert tf32(np.array(numbers, np.float32)).tolist() == [1.0009765625, 1.0, 1.0009765625, -1.0]
-    special = np.array([INF, -INF, NAN, 0], np.float32)
-    np.testing.assert_array_equal(tf32(special), special)
 
 
 def test_tf32_takes_the_time_of_its_rate(topology: Callable[[str], Topology]) -> None:

@@ -159,18 +159,21 @@ def test_products_of_tiles(given: str, result: str, precision: str) -> None:
     np.testing.assert_allclose(found.astype(np.float64), exact, rtol=1e-3)
 
 
-def test_tf32_keeps_ten_bits_of_a_fraction() -> None:
-    # 1 + 2^-11 is half way between 1 and 1 + 2^-10, and goes away from 0.
-    x = np.zeros((16, 16), np.float32)
-    x[0, 0], x[0, 1], x[0, 2] = 1 + 2**-11, 0, 0
+def test_tf32_loses_the_last_bits_of_a_fraction() -> None:
+    # Seen on an H200: these times 1.
+    x, one = np.zeros((16, 16), np.float32), np.eye(16, dtype=np.float32)
+    x[0, :4] = [1 + 2**-10, 1 + 2**-11, 1 + 2**-10 + 2**-11, -(1 + 2**-11 + 2**-20)]
+    x[1, 0], x[2, 0] = np.inf, np.array([0x7F800001], np.uint32).view(np.float32)[0]
     tile = "tensor<16x16xf32>"
     body = f"""%z = arith.constant dense<0.0> : {tile}
-    %d = tt.dot %t, %u, %z, inputPrecision = tf32 : {tile} * {tile} -> {tile}
+    %d = tt.dot %u, %t, %z, inputPrecision = tf32 : {tile} * {tile} -> {tile}
     %r = tt.reshape %d : {tile} -> tensor<256xf32>"""
 
-    found = of_tile(body, x, "f32", "16x16", "f32", 256, np.eye(16, dtype=np.float32))
+    found = of_tile(body, one, "f32", "16x16", "f32", 256, x).reshape(16, 16)
 
-    assert found[0] == 1 + 2**-10
+    assert found[0, :4].tolist() == [1.0009765625, 1.0, 1.0009765625, -1.0]
+    assert np.isinf(found[1, 0])
+    assert np.isnan(found[2, 0])
 
 
 def test_tiles_are_joined_and_taken_apart() -> None:
