@@ -39,6 +39,7 @@ def with_shares(chip: SystemSpec, like: SystemSpec) -> SystemSpec:
         collective_launch=other.collective_launch,
         overlap=other.overlap,
         event=other.event,
+        peers=other.peers,
         warm=_warm(sip, other),
         kernels=other.kernels,
         pe=pe,
