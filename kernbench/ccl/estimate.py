@@ -201,7 +201,7 @@ class _Costs:
 
 def _cross(
     link_free: Floats, links: Ints, loads: Floats, hops: Ints, begin: Floats
-) -> tuple[Floats, Floats]:
+) -> tuple[Floats, Floats, Floats]:
     """Sends the messages of a wave over their links.
 
     Args:
@@ -212,20 +212,21 @@ def _cross(
         begin: When each message may leave.
 
     Returns:
-        When each message leaves, since links may be busy, and when the last of its links is free
-        again.
+        When each message leaves, since links may be busy, when its first link is free again, and
+        when the last of its links is.
     """
     if not len(links):
-        return begin, begin
+        return begin, begin, begin
     some = hops > 0
     first = (np.cumsum(hops) - hops)[some]
     begin[some] = np.maximum(begin[some], np.maximum.reduceat(link_free[links], first))
     since = np.full(len(link_free), np.inf)
     np.minimum.at(since, links, np.repeat(begin, hops))
     link_free[links] = np.maximum(link_free, since)[links] + loads
-    through = begin.copy()
+    gone, through = begin.copy(), begin.copy()
+    gone[some] = link_free[links[first]]
     through[some] = np.maximum.reduceat(link_free[links], first)
-    return begin, through
+    return begin, gone, through
 
 
 def _find_costs(
@@ -493,11 +494,14 @@ class Estimator:
             now = clock[lanes] + slowest.pe.issue
             begin = np.maximum(now + costs.load[wave], port_free[lanes])
             begin = np.where(costs.meets[wave], np.maximum(begin, clock[events.to[wave]]), begin)
-            begin, through = _cross(
+            begin, gone, through = _cross(
                 link_free, ways.links[used], ways.loads[used], ways.hops[wave], begin
             )
+            # A rank goes on when the message has left: that another one holds it up further on, as
+            # where all send to one rank, keeps no later message to another rank.
+            gone = np.maximum(gone, begin + costs.lasting[wave])
             through = np.maximum(through, begin + costs.lasting[wave])
-            port_free[lanes] = np.where(sends, through, port_free[lanes])
+            port_free[lanes] = np.where(sends, gone, port_free[lanes])
             arrival[wave] = through + costs.flight[wave]
             left = np.where(sends, begin - costs.load[wave] + costs.posted[wave], 0)
             ready = now + np.maximum(costs.local[wave], costs.posted[matched])

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from ccl_operations import even, simulate
 
+from kernbench.ccl.alone import time_alone
 from kernbench.ccl.config import Chosen, choose, load_ccl, shipped_ccl_file
 from kernbench.ccl.estimate import Estimator
 from kernbench.ccl.operations import OPERATIONS
@@ -174,6 +175,20 @@ def test_algorithms_of_ones_own_take_part(
     chosen = choices.choose("all_reduce", 1 << 16, range(4))
     assert (chosen.name, chosen.auto) == (fastest, True)
     assert choices.choose("broadcast", 64, range(4)).path == shipped_ccl_file()
+
+
+def test_a_message_that_is_held_up_keeps_none_behind_it(
+    topology: Callable[[str], Topology],
+) -> None:
+    """Ranks begin the gather one after another, so all send to the same one at a time.
+
+    A port that was busy until its message had arrived made an estimate of 3.9 times the time.
+    """
+    machine, ranks = topology("fattree64"), 16
+    one = next(one for one in implementing("broadcast", machine) if one.name == "two_shot")
+    took = time_alone(machine, one, "broadcast", ranks, 4 << 20)
+    expected = Estimator(machine).estimate(one, "broadcast", 4 << 20, tuple(range(ranks)))
+    assert expected == pytest.approx(took, rel=0.2)
 
 
 def test_ranks_that_wait_for_each_other_are_not_estimated(
