@@ -38,6 +38,9 @@ LIMITS: Final[Mapping[str, int]] = {
     "distributed.even": 8192,  # of every call of the common collectives, so more
     "distributed.exchanges": 1024,
     "distributed.libraries": 64,  # by backend
+    "distributed.lines": 64,  # a number for each rank, here and in the next two
+    "distributed.neighbours": 64,
+    "distributed.rows": 256,
     "distributed.new_groups": 8192,
     "distributed.objects": 1024,
     "distributed.on_hosts": 1024,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from kernbench.distributed.group_lifetime import init_process_group
-from kernbench.distributed.group_making import new_groups
+from kernbench.distributed.group_making import new_rows
 from kernbench.distributed.groups import (
     GroupMember,
     get_rank,
@@ -70,8 +70,8 @@ def _group_of(lines: Ranks, name: str) -> ProcessGroup | None:
     if lines.shape[1] == everybody and lines[0].tolist() == list(range(everybody)):
         return default.WORLD
     mine = None
-    for group in new_groups(lines.tolist(), group_desc=f"mesh_{name}", sort_ranks=False):
-        if group != GroupMember.NON_GROUP_MEMBER:
+    for group in new_rows(lines, f"mesh_{name}"):
+        if group is not GroupMember.NON_GROUP_MEMBER:
             mine = group
     return mine
 
@@ -136,7 +136,8 @@ class DeviceMesh:
                 f"Each mesh_dim_name must be unique: got {names} for {self.ndim} dimensions",
                 [site_fact(call_site())],
             )
-        if len(np.unique(self._ranks)) < self._ranks.size:
+        flat = np.sort(self._ranks, axis=None)
+        if (flat[1:] == flat[:-1]).any():
             raise TensorError("a rank is in a mesh only once", [site_fact(call_site())])
 
     def _make(self, dim: int) -> ProcessGroup | None:

@@ -9,6 +9,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, Final
 
+import numpy as np
+
 from kernbench.caches import cached
 from kernbench.distributed.groups import (
     BACKENDS,
@@ -22,10 +24,11 @@ from kernbench.distributed.groups import (
 from kernbench.errors import CallSite, OperandError, OptionError, call_site, site_fact
 from kernbench.operations import cuda
 from kernbench.process.process import Process, current_process
+from kernbench.ranks.group_creation import Creation, Row
 from kernbench.ranks.groups import GroupError, ProcessGroup
 from kernbench.ranks.meeting import Call, Meeting, Term
 from kernbench.ranks.ranges import runs
-from kernbench.ranks.world import GroupLeakWarning, Split, World, meet, world_of
+from kernbench.ranks.world import GroupLeakWarning, Split, World, meet, meet_in_row, world_of
 from kernbench.tensors.errors import refuse
 
 __all__ = ["new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group"]
@@ -89,20 +92,12 @@ def new_group(
     return _make(process, ("local", members), members, members, library, group_desc, call_site())
 
 
-def new_groups(
-    parts: Sequence[Sequence[int]],
-    backend: str | None = None,
-    group_desc: str | None = None,
-    *,
-    sort_ranks: bool = True,
-) -> list[Any]:
-    """Returns what `new_group` returns for each of several lists of ranks.
+def new_rows(lines: Any, group_desc: str) -> list[Any]:
+    """Returns what `new_group` returns for each row of an array of global ranks, kept in order.
 
     Args:
-        parts: Global ranks of each group.
-        backend: See `new_group`.
+        lines: Shape `[groups, ranks]`.
         group_desc: See `new_group`.
-        sort_ranks: See `new_group`.
 
     Raises:
         GroupMismatchError: If another rank made another group at the same place (C9).
@@ -111,20 +106,110 @@ def new_groups(
     """
     process = current_process()
     world = find_group(process, None, "new_group")
-    members = [_members(world, part, sort_ranks) for part in parts]
-    return _make_each(process, world, members, backend, group_desc)
+    members = _lines(world.ranks, lines.shape, lines.tobytes(), lines.dtype.str)
+    if members is None:
+        members = tuple(_members(world, line, False) for line in lines.tolist())
+    return _make_each(process, world, members, None, group_desc)
+
+
+@cached("distributed.lines")
+def _lines(
+    ranks: tuple[int, ...], shape: tuple[int, ...], values: bytes, dtype: str
+) -> tuple[tuple[int, ...], ...] | None:
+    """Returns the rows of an array of ranks, the same object for all; None if one is wrong.
+
+    Args:
+        ranks: Ranks that there are.
+        shape: Of the array.
+        values: Of the array.
+        dtype: Of the array.
+    """
+    lines = np.frombuffer(values, dtype).reshape(shape)
+    found = tuple(map(tuple, lines.tolist()))
+    flat = [rank for line in found for rank in line]
+    return found if set(flat) <= set(ranks) and all(len(set(x)) == len(x) for x in found) else None
 
 
 def _make_each(
     process: Process,
     world: ProcessGroup,
-    parts: Sequence[tuple[int, ...]],
+    parts: tuple[tuple[int, ...], ...],
     backend: str | None,
     group_desc: str | None,
 ) -> list[Any]:
-    """Does what `new_groups` does for lists of ranks that are checked."""
+    """Makes a group of each list of ranks that is checked, as `new_group` does."""
     library, site, place = _library(backend), call_site(), ("world", None)
+    made = _make_in_row(process, world, parts, library, group_desc, site)
+    if made is not None:
+        return made
     return [_make(process, place, world.ranks, part, library, group_desc, site) for part in parts]
+
+
+def _make_in_row(
+    process: Process,
+    world: ProcessGroup,
+    parts: tuple[tuple[int, ...], ...],
+    library: str | None,
+    group_desc: str | None,
+    site: CallSite | None,
+) -> list[Any] | None:
+    """Does what `_make` does for each of several groups; None if they must be made one by one.
+
+    So a rank's time does not go with the number of groups that it is not in.
+    """
+    state, rank = world_of(process), process.rank
+    held = state.held[rank]
+    if len(held) >= min(_WARN_AT, process.ctx.spec.group_limit):
+        return None  # `_received` counts
+    row = _row(parts, library, group_desc)
+    if row is None:
+        return None
+    terms, text = row.terms[-1]
+    call = Call(rank, "new_group", terms, text, site, process.host.clock)
+
+    def make(meetings: Sequence[Creation]) -> list[ProcessGroup]:
+        groups = []
+        for part, meeting in zip(parts, meetings, strict=True):
+            name = f"G{meeting.number}{_braced(part)}"
+            group = ProcessGroup(name, part, group_desc or "undefined", library)
+            group.birth = meeting
+            state.groups[name] = group
+            groups.append(group)
+        return groups
+
+    rows = meet_in_row(process, ("world", None), world.ranks, call, row, make)
+    if rows is None:
+        return None
+    mine, made = row.place.get(rank), rows.made
+    outside = state.outside.setdefault(rank, [])
+    found: list[Any] = [GroupMember.NON_GROUP_MEMBER] * len(made)
+    if mine is None:
+        outside += made
+        return found
+    outside += made[:mine] + made[mine + 1 :]
+    found[mine] = held[made[mine].name] = made[mine]
+    return found
+
+
+@cached("distributed.rows")
+def _row(
+    parts: tuple[tuple[int, ...], ...], library: str | None, group_desc: str | None
+) -> Row | None:
+    """Returns groups that are made in a row, the same object for all ranks.
+
+    Args:
+        parts: Global ranks of each group.
+        library: Name of the library; None for that of the world.
+        group_desc: The user's description.
+
+    Returns:
+        The row; None if a rank is in several groups, or a group has a single rank, where ranks may
+        differ.
+    """
+    place = {rank: number for number, part in enumerate(parts) for rank in part}
+    if len(place) < sum(map(len, parts)) or min(map(len, parts)) < 2 or len(parts) < 2:
+        return None
+    return Row(parts, place, [_terms(part, library, group_desc) for part in parts])
 
 
 def _make(
@@ -310,8 +395,23 @@ def new_subgroups(
             [site_fact(call_site())],
             hint="the number of ranks must be a multiple of group_size",
         )
-    parts = [ranks[first : first + size] for first in range(0, len(ranks), size)]
-    return new_subgroups_by_enumeration(parts, timeout, backend, pg_options, group_desc)
+    process = current_process()
+    world = find_group(process, None, "new_subgroups")
+    refuse("new_group", pg_options=pg_options)
+    made = _make_each(process, world, _neighbours(tuple(ranks), size), backend, group_desc)
+    return _mine(made), made
+
+
+@cached("distributed.neighbours")
+def _neighbours(ranks: tuple[int, ...], size: int) -> tuple[tuple[int, ...], ...]:
+    """Returns ranks in parts of one size, each in order: the same object for all ranks."""
+    return tuple(tuple(sorted(ranks[first : first + size])) for first in range(0, len(ranks), size))
+
+
+def _mine(made: Sequence[Any]) -> Any:
+    """Returns the first group that holds the calling rank; None if there is none."""
+    mine = [group for group in made if group is not GroupMember.NON_GROUP_MEMBER]
+    return mine[0] if mine else None
 
 
 def new_subgroups_by_enumeration(
@@ -343,12 +443,11 @@ def new_subgroups_by_enumeration(
         raise OptionError(
             "new_subgroups_by_enumeration: the list of groups is empty", [site_fact(call_site())]
         )
-    parts = [_members(world, part, True) for part in ranks_per_subgroup_list]
+    parts = tuple(_members(world, part, True) for part in ranks_per_subgroup_list)
     _check_apart("new_subgroups_by_enumeration", parts)
     refuse("new_group", pg_options=pg_options)
     made = _make_each(process, world, parts, backend, group_desc)
-    mine = [group for group in made if group != GroupMember.NON_GROUP_MEMBER]
-    return (mine[0] if mine else None), made
+    return _mine(made), made
 
 
 def _members(

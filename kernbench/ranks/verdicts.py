@@ -101,6 +101,8 @@ class Verdict:
 
 def gatherings(world: World) -> list[Gathering[Any]]:
     """Returns all groups, and all places where ranks meet to make groups."""
+    for place in world.creations.values():
+        place.tell_apart()
     return [*world.groups.values(), *world.creations.values()]
 
 

@@ -178,7 +178,7 @@ def waits_for(process: Process) -> bool:
         if group.open and rank in group and next(reversed(group.open)) > group.number(rank):
             return True
     for place in world.creations.values():
-        if place.open and rank in place and next(reversed(place.open)) > place.number(rank):
+        if place.ahead_of(rank):
             return True
     if world.awaited.get(rank) or world.awaited.get(None):
         return True

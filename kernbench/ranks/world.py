@@ -9,7 +9,7 @@ from kernbench.errors import CallSite, site_fact
 from kernbench.process.process import Process
 from kernbench.ranks.eager_log import EagerLog
 from kernbench.ranks.gathering import Whereabouts
-from kernbench.ranks.group_creation import Creations
+from kernbench.ranks.group_creation import Creation, Creations, Row, Rows
 from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.meeting import Call, CollectiveMismatchError, Meeting, Term
 from kernbench.ranks.ranges import folded, runs
@@ -188,10 +188,7 @@ def meet(
         CollectiveMismatchError: If another rank makes other groups (C9).
     """
     world = world_of(process)
-    place = world.creations.get(key)
-    if place is None:
-        name = "the world" if len(among) == world.size else f"ranks {runs(among, ',')}"
-        place = world.creations[key] = Creations(name, among, world.callers_of(among))
+    place = _place(world, key, among)
     number = place.number(process.rank) + 1
     try:
         meeting = place.enter(call)
@@ -200,10 +197,49 @@ def meet(
         raise
     if process.heard is not None:
         process.heard(meeting, (), OVER)
-    exited = world.exited.keys()
-    if exited and len(meeting.calls) == 1 and not exited.isdisjoint(meeting.absent()):
-        world.review()
+    _review(world, meeting)
     made = make(number) if meeting.made is None else meeting.made
     # Groups refer to their meeting. Each member calls once: no look for those who have not.
     meeting.made = made if len(meeting.calls) < len(meeting.members) else None
     return made, meeting
+
+
+def meet_in_row(
+    process: Process,
+    key: Hashable,
+    among: Sequence[int],
+    call: Call,
+    row: Row,
+    make: Callable[[Sequence[Creation]], list[Any]],
+) -> Rows | None:
+    """Does what `meet` does for each group of a row, at once; None if it must be one by one.
+
+    Args:
+        key: See `meet`.
+        among: See `meet`.
+        call: The rank's call of the last group.
+        row: The groups.
+        make: Makes the groups from their meetings; called for the first rank only.
+    """
+    if process.heard is not None:
+        return None
+    world = world_of(process)
+    rows = _place(world, key, among).enter_row(call, row, make)
+    if rows is not None:
+        _review(world, rows.meetings[0])
+    return rows
+
+
+def _place(world: World, key: Hashable, among: Sequence[int]) -> Creations:
+    place = world.creations.get(key)
+    if place is None:
+        name = "the world" if len(among) == world.size else f"ranks {runs(among, ',')}"
+        place = world.creations[key] = Creations(name, among, world.callers_of(among))
+    return place
+
+
+def _review(world: World, meeting: Meeting) -> None:
+    """Looks for ranks that have returned, once the first rank has come to a meeting."""
+    exited = world.exited.keys()
+    if exited and len(meeting.calls) == 1 and not exited.isdisjoint(meeting.absent()):
+        world.review()
