@@ -63,7 +63,7 @@ def partition_of(ctx: "SpawnSession", nprocs: int) -> Partition | None:
     ports = system.changed_ports
     return partition.refined(
         [
-            f"SIP of kind {system.kind_of(sip)}{', changed ports' * (sip in ports)}"
+            f"SIP of kind {system.kind_of(sip)}{f' with {ports[sip]}' if sip in ports else ''}"
             for sip in ctx.devices[:nprocs]
         ]
     )

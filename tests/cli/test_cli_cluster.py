@@ -161,19 +161,17 @@ def test_the_command_line_says_the_classes(capsys: pytest.CaptureFixture[str]) -
         topology="h200x8_x4_nodes",
         data=False,
         collapse="exact",
-        arguments=tuple(
-            [
-                "--layers",
-                "3",
-                "--pp",
-                "2",
-                "--ranks",
-                "32",
-                "--microbatches",
-                "1",
-                "--sequence",
-                "512",
-            ]
+        arguments=(
+            "--layers",
+            "3",
+            "--pp",
+            "2",
+            "--ranks",
+            "32",
+            "--microbatches",
+            "1",
+            "--sequence",
+            "512",
         ),
     )
 
