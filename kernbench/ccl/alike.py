@@ -1,6 +1,7 @@
 """Whether groups of a machine are alike, so that a collective takes the same times in each."""
 
 from collections.abc import Hashable, Sequence
+from operator import floordiv, mod
 
 import numpy as np
 
@@ -110,6 +111,16 @@ def _relative(topology: Topology, here: str, there: str) -> Hashable:
     shape = torus_shape(topology.machine.system)
     steps = zip(coordinates(one, shape), coordinates(other, shape), shape, strict=True)
     return tuple((there - here) % extent for here, there, extent in steps)
+
+
+def crosses(topology: Topology, sips: Sequence[int]) -> bool:
+    """Returns whether some of the ways between SIPs are those of other SIPs, too: over spines."""
+    network = topology.machine.system.sips.network
+    part = network.node or network.leaf
+    if part is None:
+        return network.kind != "switch"
+    parts, places = ({number(sip, part.size) for sip in sips} for number in (floordiv, mod))
+    return len(parts) > 1 and (network.node is None or len(places) > 1)
 
 
 def _check_moved(topology: Topology, sips: Ints) -> None:

@@ -253,6 +253,8 @@ def _attempt(spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | N
         print("\n".join(run_lines(outcome.context)))
         if sys.stderr.isatty() and not output.explain_time and (said := _idle(outcome.context)):
             print(f"kernbench: {said}", file=sys.stderr)
+    if not output.quiet:
+        _tell_classes(outcome.context, output)
     if output.breakdown and not engine.timed:
         print("simulated time per rank: N/A (fidelity functional)")
     elif output.breakdown:
@@ -276,6 +278,15 @@ def _attempt(spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | N
         print("\n".join(explanation_lines(told)))
         _tell_partial(engine.op_log)
     return outcome.exit_code
+
+
+def _tell_classes(ctx: RuntimeContext, output: Output) -> None:
+    """Says how many classes ranks were simulated in; with `--verbose` which."""
+    for partition in ctx.collapsed:
+        print(f"kernbench: {partition}", file=sys.stderr)
+        for one in partition.classes if output.verbose else ():
+            ranks = f"{one.size:,} rank{'s' if one.size > 1 else ''}"
+            print(f"kernbench:   {one.name}: {ranks}, run by rank {one.member}", file=sys.stderr)
 
 
 def _idle(ctx: RuntimeContext) -> str:

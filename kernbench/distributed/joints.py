@@ -16,7 +16,7 @@ from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.hosted import HostCollective, HostExchange, take
 from kernbench.ranks.joint import Joint
 from kernbench.ranks.spawn_state import collectives_of
-from kernbench.ranks.standing import check_group, standing_of
+from kernbench.ranks.standing import check_choice, check_group, standing_of
 from kernbench.ranks.world import world_of
 from kernbench.sim_engine.command import Command
 from kernbench.units import format_bytes
@@ -106,6 +106,7 @@ def _prepare(
     operation, world = what.operation, world_of(process)
     collectives = collectives_of(process)
     chosen = collectives.choose(operation, nbytes, group.sips)
+    check_choice(process, group, operation, nbytes, chosen)
     if world.on_choice is not None:
         key = (operation, nbytes, group.name, chosen.name)
         if key not in world.announced:

@@ -2,15 +2,18 @@
 
 from typing import TYPE_CHECKING
 
-from kernbench.ccl.alike import check_alike
+import numpy as np
+
+from kernbench.ccl.alike import check_alike, crosses
 from kernbench.classes.partition import WAY_OUT, NotAlikeError, Standing
 from kernbench.classes.tilings import Tiling, moved_pairs
 from kernbench.errors import call_site, site_fact
 from kernbench.process.process import Process
 from kernbench.ranks.groups import ProcessGroup
-from kernbench.ranks.spawn_state import spawn_state_of
+from kernbench.ranks.spawn_state import collectives_of, spawn_state_of
 
 if TYPE_CHECKING:
+    from kernbench.ccl.config import Chosen
     from kernbench.ccl.prepared import Prepared
 
 
@@ -37,6 +40,36 @@ def check_group(process: Process, group: ProcessGroup, prepared: "Prepared") -> 
     if state.partition is not None:
         tiles = Tiling(group.ranks, state.size).check(state.partition)
         check_alike(prepared, tiles, process.ctx.devices, standing_of(process, group))
+
+
+def check_choice(
+    process: Process, group: ProcessGroup, operation: str, nbytes: int, chosen: "Chosen"
+) -> None:
+    """Checks that groups that are alike are given one algorithm, as those that run are.
+
+    A choice may know of links that the algorithm it takes does not use.
+
+    Args:
+        operation: A key of `OPERATIONS`.
+        nbytes: What the choice is made for.
+        chosen: The algorithm of the group.
+
+    Raises:
+        NotAlikeError: If another group has another one.
+    """
+    state, devices = spawn_state_of(process), np.asarray(process.ctx.devices)
+    if state.partition is None:
+        return
+    tiles = Tiling(group.ranks, state.size).check(state.partition)
+    for tile in tiles if crosses(process.engine.topology, group.sips) else ():
+        sips = tuple(devices[tile].tolist())
+        other = collectives_of(process).choose(operation, nbytes, sips)
+        if other != chosen:
+            raise NotAlikeError(
+                f"{operation} is {chosen.name} among ranks {group.ranks[0]}, .., and {other.name} "
+                f"among ranks {tile[0]}, .., which are of the same classes",
+                hint=f"name an algorithm (--set defaults.algorithm=ring), or {WAY_OUT}",
+            )
 
 
 def check_message(process: Process, source: int, destination: int, prepared: "Prepared") -> None:

@@ -29,6 +29,7 @@ def check_collapse(spec: RunSpec) -> None:
     for wrong, what in (
         (spec.data, "--data on, with which ranks have values of their own"),
         (spec.fidelity != "kernel", f"--fidelity {spec.fidelity}, which runs each rank's part"),
+        (spec.pytorch is not None, "a program of PyTorch, which has --same-ranks"),
         (spec.schedule is not None, "--schedule, for receives from any source"),
         (spec.eager_limit, "--eager-limit, which searches for hangs of all ranks"),
         (spec.shadow, "--shadow, which simulates each rank again"),
@@ -62,7 +63,7 @@ def partition_of(ctx: "SpawnSession", nprocs: int) -> Partition | None:
     ports = system.changed_ports
     return partition.refined(
         [
-            f"SIP of kind {system.kind_of(sip)}{', changed ports' * (sip in ports)}"
+            f"SIP of kind {system.kind_of(sip)}{f' with {ports[sip]}' if sip in ports else ''}"
             for sip in ctx.devices[:nprocs]
         ]
     )

@@ -21,7 +21,7 @@ from kernbench.topology.spec import (
 )
 from kernbench.units import FLOP_RATE_UNITS, FlopRate, format_bytes, format_exact
 
-MAX_PES: Final = 1 << 25
+MAX_PES: Final = 20 << 20
 # Memory of the simulating process for one PE, once a kernel of tiles runs on it.
 _HOST_BYTES_PER_PE: Final = 1 << 12
 MAX_LINKS: Final = 1 << 20

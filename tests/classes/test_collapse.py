@@ -3,9 +3,11 @@
 from collections import Counter
 
 import pytest
+from classes_drawn import Case, Step, cases, refused
 from hypothesis import given, settings
-from tests.classes.collapsing import Case, Step, cases, refused
 
+import kernbench.torch as torch
+import kernbench.torch.distributed as dist
 from kernbench.errors import UsageError
 from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
@@ -90,12 +92,12 @@ def _drawn(most: int, examples: int) -> Counter[bool]:
 
 
 def test_drawn_programs() -> None:
-    assert _drawn(64, 25)[True] >= 8
+    assert _drawn(64, 30)[True] >= 12
 
 
 @pytest.mark.slow
 def test_more_drawn_programs() -> None:
-    assert _drawn(64, 200)[True] >= 70
+    assert _drawn(64, 200)[True] >= 80
 
 
 @pytest.mark.at_length
@@ -129,3 +131,31 @@ def test_what_does_not_go_together(dials: dict[str, object], report: str) -> Non
         RuntimeContext(RunSpec(topology="h200x8", **dials))  # type: ignore[arg-type]
 
     assert str(caught.value) == report
+
+
+def _ring(ranks: int) -> int:
+    """Returns the picoseconds that a ring of ranks takes to sum 16 elements of each."""
+    spec = RunSpec(
+        topology="ring1024",
+        overrides=(f"system.sips.count={ranks}", "defaults.algorithm=ring"),
+        data=False,
+        collapse="exact",
+    )
+
+    def worker(rank: int) -> None:
+        del rank
+        dist.init_process_group("nccl")
+        dist.all_reduce(torch.empty(16 * ranks, device="cuda"))
+        torch.cuda.synchronize()
+
+    with RuntimeContext(spec) as ctx:
+        ctx.multiprocessing.spawn(worker, nprocs=ranks)
+        return ctx.engine.loop.now
+
+
+@pytest.mark.slow
+def test_a_ring_of_65536_ranks_takes_what_two_small_ones_tell() -> None:
+    # 2 (N - 1) steps of one size, each of which takes a + c / B.
+    small, twice = _ring(64), _ring(128)
+
+    assert _ring(65536) == small + (65536 // 64 - 1) * (twice - small)

@@ -11,8 +11,11 @@ import kernbench.torch.distributed as dist
 from benches.models.cluster_model import layers_of
 from benches.models.published import MODELS
 from benches.models.sharded_optimizer import ShardedOptimizer
+from kernbench.cli.output import Output
+from kernbench.cli.run import run_bench
 from kernbench.errors import UsageError
 from kernbench.parallel.groups import ProcessGroupCollection
+from kernbench.run_spec import RunSpec
 from kernbench.run_spec.values import Collapse
 from kernbench.testing import Kernbench
 
@@ -150,3 +153,32 @@ def test_a_sharded_optimizer_updates_as_a_whole_one_does(kernbench: Kernbench) -
     for mine, expected in found.values():
         np.testing.assert_allclose(mine, expected, rtol=1e-5)
         assert not np.array_equal(mine, weights)
+
+
+def test_the_command_line_says_the_classes(capsys: pytest.CaptureFixture[str]) -> None:
+    spec = RunSpec(
+        bench="cluster",
+        topology="h200x8_x4_nodes",
+        data=False,
+        collapse="exact",
+        arguments=(
+            "--layers",
+            "3",
+            "--pp",
+            "2",
+            "--ranks",
+            "32",
+            "--microbatches",
+            "1",
+            "--sequence",
+            "512",
+        ),
+    )
+
+    assert run_bench(spec, Output(verbose=True)) == 0
+
+    told = [line for line in capsys.readouterr().err.splitlines() if "stage" in line]
+    assert told == [
+        "kernbench:   stage 0: 16 ranks, run by rank 0",
+        "kernbench:   stage 1: 16 ranks, run by rank 16",
+    ]

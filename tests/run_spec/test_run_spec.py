@@ -58,6 +58,8 @@ def test_json_has_all_fields_and_a_version() -> None:
         "fidelity": "kernel",
         "record": "summary",
         "shadow": False,
+        "collapse": "off",
+        "roles": None,
         "seed": 0,
         "eager_limit": 0,
         "watchdog_s": 30.0,

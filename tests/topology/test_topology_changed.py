@@ -234,7 +234,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
         ("{which: [1], link: {latencies: 1 us}}", 29,
          "link.latencies: expected one of bandwidth, latency, node, got an unknown key [F1]",
          "latency"),
-        ("{which: [1, 2], sip: {cube: {pes: 1000000}}}", 0, "", ""),
+        ("{which: [1, 2, 3, 4, 5, 6], sip: {cube: {pes: 1000000}}}", 0, "", ""),
     ],
 )  # fmt: skip
 def test_the_text_of_each_mistake(
@@ -243,8 +243,8 @@ def test_the_text_of_each_mistake(
     if not message:
         assert told(entry).startswith(
             "[F4] m.yaml: 1 problem\n"
-            "  m.yaml:11:12: system.sips.count: expected at most 1048576 PEs in all, got 8 SIPs x "
-            "4 cubes x 8 PEs, some changed, = 8000192, which would take about 30.52 GiB of memory"
+            "  m.yaml:11:12: system.sips.count: expected at most 20971520 PEs in all, got 8 SIPs x "
+            "4 cubes x 8 PEs, some changed, = 24000064, which would take about 91.55 GiB of memory"
         )
         return
     field, dot = ("", ": ") if message.startswith("expected") else (".", "")

@@ -30,10 +30,10 @@ def graph(*edges: str) -> str:
 
 
 def test_more_pes_than_can_be_simulated() -> None:
-    assert error(SIP8, "system.sip.cube.pes=100000") == (
+    assert error(SIP8, "system.sip.cube.pes=1000000") == (
         "[F4] m.yaml: 1 problem\n"
-        "  m.yaml:11:12: system.sips.count: expected at most 1048576 PEs in all, got "
-        "8 SIPs x 4 cubes x 100000 PEs = 3200000, which would take about 12.21 GiB of memory [F4]\n"
+        "  m.yaml:11:12: system.sips.count: expected at most 20971520 PEs in all, got 8 SIPs "
+        "x 4 cubes x 1000000 PEs = 32000000, which would take about 122.1 GiB of memory [F4]\n"
         "          count: 8\n"
         "                 ^"
     )
