@@ -19,7 +19,7 @@ from kernbench.topology import load_topology
 from kernbench.ttir.memory import Allocation
 
 US = 1_000_000
-HOP = 300_000
+HOP = 240_000
 """Picoseconds from a device to another one of h200x8."""
 ATOMIC, FENCE = 200_000, 540_000
 """Picoseconds of an atomic operation, and of a fence before it, there."""

@@ -116,7 +116,7 @@ EDGES = (
         }, id="graph"),
         # What a port's latency has above that of others delays what comes, too.
         pytest.param("h200x8", [], SLOW, {
-            "sip1->switch": (5, 1000), "switch->sip1": (5, 700),
+            "sip1->switch": (5, 1000), "switch->sip1": (5, 760),
         }, id="switch"),
         pytest.param("h200x8", [], FAST, {
             "sip1->switch": (500, 10), "switch->sip1": (500, 0),
@@ -125,11 +125,11 @@ EDGES = (
             "sip1->leaf0": (5, 1000), "leaf0->sip1": (5, 0),
         }, id="NIC of a fat tree"),
         pytest.param("h200x8_x4_nodes", NODES, {"bandwidth": "5 GB/s", "latency": "3 us"}, {
-            "sip1->node0": (361, 300), "node0->sip1": (361, 0),
+            "sip1->node0": (361, 240), "node0->sip1": (361, 0),
             "sip1->leaf1": (5, 3000), "leaf1->sip1": (5, 800),
         }, id="NIC of a node"),
         pytest.param("h200x8_x4_nodes", NODES, {"node": SLOW}, {
-            "sip1->node0": (5, 1000), "node0->sip1": (5, 700),
+            "sip1->node0": (5, 1000), "node0->sip1": (5, 760),
             "sip1->leaf1": (48, 2200), "leaf1->sip1": (48, 0),
         }, id="port in a node"),
     ],

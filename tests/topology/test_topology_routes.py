@@ -182,7 +182,7 @@ def test_torus_links_leave_from_the_end_of_the_axis_they_go_along(folder: Path) 
 def test_a_switch_crossing_costs_the_latency_once() -> None:
     egress, ingress = load_topology("h200x8").topology_obj.sip_route(2, 5)
     assert names((egress, ingress)) == ["sip2->switch", "switch->sip5"]
-    assert (egress.latency, ingress.latency) == (300_000, 0)
+    assert (egress.latency, ingress.latency) == (240_000, 0)
     assert egress.kind == ingress.kind == "fluid"
     assert egress.bandwidth == ingress.bandwidth
 
@@ -199,7 +199,7 @@ def test_nodes_have_rails_between_them() -> None:
     for (a, b), expected in ways.items():
         assert names(topology.sip_route(a, b)) == expected
     nvlink, rail, crossing = (topology.sip_route(10, b) for b in (15, 26, 15 + 16))
-    for way, gb_per_s, ns in ((nvlink, 361, 300), (rail, 48, 2200), (crossing, 48, 2800)):
+    for way, gb_per_s, ns in ((nvlink, 361, 240), (rail, 48, 2200), (crossing, 48, 2800)):
         assert {link.bandwidth.per_second for link in way} == {gb_per_s * 10**9}
         assert sum(link.latency for link in way) == ns * 1000
         assert {link.kind for link in way} == {"fluid"}
