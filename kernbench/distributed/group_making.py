@@ -171,7 +171,7 @@ def _make_in_row(
         groups = []
         for part, meeting in zip(parts, meetings, strict=True):
             name = f"G{meeting.number}{_braced(part)}"
-            group = ProcessGroup(name, part, group_desc or "undefined", library)
+            group = state.new_group(name, part, group_desc or "undefined", library)
             group.birth = meeting
             state.groups[name] = group
             groups.append(group)
