@@ -108,8 +108,9 @@ def grid_time(library: Library, launch: GridLaunch) -> GridPrice:
     a loop, or with one stage, each turn waits for its loads. With `stages`, a load is issued within
     a turn and used that many turns less one later. Programs of a PE share its engines. PEs take
     programs in the order of the grid; in a last wave of equal programs there are fewer at once. Of
-    all this and the bytes through the HBM and the SRAM, the longest counts; the launch itself has
-    the latency of one load in it.
+    all this and the bytes through the HBM and the SRAM, the longest counts, and more than that
+    where programs wait for their own loads (`_in_turns`); the launch itself has the latency of one
+    load in it.
 
     Args:
         library: Of the SIP.
@@ -118,19 +119,7 @@ def grid_time(library: Library, launch: GridLaunch) -> GridPrice:
     sip, count = library.sip, launch.programs
     spec = sip.pe.programs
     most, limit = resident(launch, spec)
-    at_once = min(most, -(-count // library.num_pes))
     times = _Times(sip, launch)
-    if len({turns for _, turns in launch.turns}) == 1:
-        turns = launch.turns[0][1]
-        full, left = divmod(count, library.num_pes * most)
-        worked = full * times.program(most, turns)[0]
-        if left:
-            worked += times.program(-(-left // library.num_pes), turns)[0]
-    else:
-        turns = max(turns for _, turns in launch.turns)
-        worked = _ordered(launch, library.num_pes * at_once, lambda n: times.program(at_once, n)[0])
-    bound: Resource = times.program(at_once, turns)[1]
-    worked = max(0, worked - spec.latency)
     share = library.kernel("pointwise").share
     cubes = library.num_pes // sip.cube.pes
     traffic = cubes * sip.cube.sram.bandwidth.per_second * spec.traffic
@@ -140,10 +129,11 @@ def grid_time(library: Library, launch: GridLaunch) -> GridPrice:
         "math": times.issued_roof // library.num_pes,
         "tensor": times.products // library.num_pes,
     }
-    moved = {"HBM": roofs["HBM"] * 100 // int(share), "L2": roofs["L2"]}
-    for name, took in moved.items():
-        if took > worked:
-            worked, bound = took, name  # type: ignore[assignment]
+    moves: dict[Resource, int] = {"HBM": roofs["HBM"] * 100 // int(share), "L2": roofs["L2"]}
+    slowest = max(moves, key=lambda name: moves[name])
+    worked, bound = _worked(launch, library.num_pes, most, times, moves[slowest])
+    if moves[slowest] > worked or not bound:
+        worked, bound = max(worked, moves[slowest]), slowest
     total = sip.launch + worked
     parts: Parts = {("launch", LAW): Spent(sip.launch, sip.launch)} if sip.launch else {}
     if worked:
@@ -166,6 +156,7 @@ class _Times:
         issued: Instructions of one warp of each program.
         issued_roof: Picoseconds in which all warps issue all of them on one PE at full rate.
         products: Picoseconds of all products of the launch on one PE.
+        latency: Picoseconds that a load takes.
     """
 
     def __init__(self, sip: SipSpec, launch: GridLaunch) -> None:
@@ -175,6 +166,7 @@ class _Times:
         self.products: Final = sum(rates[name].duration_ps(n) for name, n in launch.flop.items())
         self._all: Final = launch.all_turns or launch.programs
         self._per_s: Final = sip.pe.math.per_second
+        self.latency: Final = self._spec.latency
         in_turns = launch.all_turns * launch.turn_instructions
         self.issued: Final = launch.programs * launch.instructions + in_turns
         self.issued_roof: Final = self._issued(self.issued)
@@ -182,8 +174,10 @@ class _Times:
     def _issued(self, instructions: int) -> int:
         return -(-instructions * self._launch.warps * LANES * PS_PER_S // self._per_s)
 
-    def program(self, at_once: int, turns: int) -> tuple[int, Resource]:
+    def program(self, at_once: int, turns: int) -> tuple[int, int, Resource]:
         """Returns the picoseconds of programs that a PE has at once, and what takes them.
+
+        The number between is how long its engines are busy.
 
         Args:
             at_once: How many there are.
@@ -212,7 +206,65 @@ class _Times:
             "tensor": at_once * products,
         }
         longest = max(ways, key=lambda name: ways[name])
-        return ways[longest], longest
+        return ways[longest], max(ways["math"], ways["tensor"]), longest
+
+
+def _worked(
+    launch: GridLaunch, pes: int, most: int, times: _Times, moved: int
+) -> tuple[int, Resource | None]:
+    """Returns what a launch's programs take beyond the launch, and what takes most of it.
+
+    None of the engines does if programs wait longer for memory than engines are busy.
+
+    Args:
+        launch: The launch.
+        pes: How many PEs there are.
+        most: How many programs a PE has at once.
+        times: Of its programs.
+        moved: Picoseconds in which memory moves all bytes of the launch.
+    """
+    count, latency = launch.programs, int(times.latency)
+    at_once = min(most, -(-count // pes))
+    if len({turns for _, turns in launch.turns}) > 1:
+        took = _ordered(launch, pes * at_once, lambda turns: times.program(at_once, turns)[0])
+        most_turns = max(turns for _, turns in launch.turns)
+        return max(0, took - latency), times.program(at_once, most_turns)[2]
+    turns = launch.turns[0][1]
+    waves, left = divmod(count, pes * most)
+    runs = [(waves, most, count - left), (1, -(-left // pes), left)]
+    worked = busy = 0
+    for often, together, programs in runs:
+        if often and programs:
+            took, engines, _ = times.program(together, turns)
+            took, engines = often * took - latency, max(0, often * engines - latency)
+            latency = 0
+            if launch.stages <= 1:
+                took = max(took, _in_turns(moved * programs // count, engines, together))
+            worked, busy = worked + took, busy + engines
+    bound = times.program(at_once, turns)[2]
+    waited = launch.stages <= 1 and moved > busy and bound != "latency"
+    return max(0, worked), None if waited else bound
+
+
+def _in_turns(memory: int, engines: int, programs: int) -> int:
+    """Returns how long memory and engines take that programs of a PE use in turns.
+
+    While one waits for its loads, others compute; with few of them it happens that all wait, or
+    all compute. That is a closed network of two stations [Buzen, Computational algorithms for
+    closed queueing networks with exponential servers, CACM 16(9), 1973]: of the sums of all ways
+    to share `programs` and one less among both, the quotient. It is the sum of both if there is
+    one program, and the longer one if there are many.
+
+    Args:
+        memory: Picoseconds in which memory moves the bytes of all programs.
+        engines: Picoseconds in which the engines of a PE do the work of all of its programs.
+        programs: How many a PE has at once.
+    """
+    if memory == engines:
+        return memory * (programs + 1) // programs
+    above: int = memory ** (programs + 1) - engines ** (programs + 1)
+    below: int = memory**programs - engines**programs
+    return above // below
 
 
 def _ordered(launch: GridLaunch, places: int, program: Callable[[int], int]) -> int:

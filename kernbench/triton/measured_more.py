@@ -92,6 +92,18 @@ def column_sum(x, out, m, n, BM: tl.constexpr, BN: tl.constexpr):
 
 
 @triton.jit
+def column_sum_late(x, out, m, n, BM: tl.constexpr, BN: tl.constexpr):
+    """Sums of columns as `column_sum`, but rows of the tile are added up once, after the loop."""
+    j = tl.program_id(0) * BN + tl.arange(0, BN)
+    acc = tl.zeros([BM, BN], tl.float32)
+    first = tl.program_id(1) * (m // tl.num_programs(1))
+    for k in range(0, m // tl.num_programs(1), BM):
+        i = first + k + tl.arange(0, BM)
+        acc += tl.load(x + i[:, None] * n + j[None, :]).to(tl.float32)
+    tl.atomic_add(out + j, tl.sum(acc, 0))
+
+
+@triton.jit
 def scan_rows(x, y, n, BLOCK: tl.constexpr):
     """Sums of what is before each element of a row, a row each program."""
     row = tl.program_id(0)

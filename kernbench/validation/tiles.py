@@ -168,6 +168,7 @@ _MORE: Final[Mapping[str, Callable[[Any, _Sizes], Launched]]] = {
     "dropout": _dropout,
     "transpose": _transpose,
     "column_sum": _column_sum,
+    "column_sum_late": _column_sum,
     "scan_rows": _scan_rows,
     "gather_rows": _gather_rows,
     "gemm": _grouped_gemm,

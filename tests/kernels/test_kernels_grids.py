@@ -92,6 +92,31 @@ def test_loads_from_elsewhere_are_longer_on_their_way(library: Library) -> None:
     assert ns(library, turns=((_PES, 0),), away=300 * _NS) == ns(library, turns=((_PES, 0),)) + 300
 
 
+def test_few_programs_do_not_keep_memory_and_engines_busy_at_once(library: Library) -> None:
+    # 16 programs of a PE: 16 * 400 ns of engines, 500 of them in the launch; as long for the bytes.
+    share = int(library.kernel("pointwise").share)  # percent of 100 bytes a ns
+    loads = {"turns": ((16 * _PES, 0),), "stages": 1, "hbm_bytes": share * 5900}
+    # A closed network of two stations that are equally fast: one part more in as many as it has.
+    assert ns(library, **loads) == 1000 + 5900 * 17 / 16
+    assert ns(library, **loads, registers=128) == 1000 + 5900 * 5 / 4
+    assert ns(library, **loads, shared=200 << 10) == 1000 + 5900 + 5900
+    # With loads ahead the longer one counts.
+    assert ns(library, **{**loads, "stages": 3}, registers=128) == 1000 + 5900
+    # One twice as fast as the other, two programs: (4 + 2 + 1) / (2 + 1) of the faster one's time.
+    loads["hbm_bytes"] = share * 11800
+    assert ns(library, **loads, shared=100 << 10) == pytest.approx(1000 + 5900 * 7 / 3, abs=0.001)
+    assert bound(library, **loads, shared=100 << 10) == "HBM"
+
+
+def test_bytes_of_a_last_wave_do_not_hide_its_wait(library: Library) -> None:
+    # 16 programs of a PE move 9 us of bytes; the one that is left takes its 700 ns, and not 141.
+    most = {"stages": 1, "hbm_bytes": int(library.kernel("pointwise").share) * 9063}
+    alone = ns(
+        library, turns=((16 * _PES, 0),), **{**most, "hbm_bytes": most["hbm_bytes"] * 64 // 65}
+    )
+    assert ns(library, turns=((16 * _PES + 1, 0),), **most) == pytest.approx(alone + 700, abs=1)
+
+
 def test_loads_of_several_turns_are_waited_for_together(library: Library) -> None:
     loop = {"turns": ((_PES, 10),), "turn_instructions": 20, "instructions": 0, "stages": 1}
     # 10 turns of 40; three waits, as the last two turns wait, too.

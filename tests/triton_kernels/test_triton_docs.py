@@ -46,7 +46,11 @@ def test_the_planted_mistake_is_told_as_shown(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("block", "arguments"),
-    [(5, ("docs/triton/symmetric.py",)), (6, ("--data", "off", "docs/triton/gather_product.py"))],
+    [
+        (5, ("docs/triton/symmetric.py",)),
+        (6, ("--data", "off", "docs/triton/gather_product.py")),
+        (7, ("docs/triton/fused.py",)),
+    ],
 )
 def test_what_goes_between_devices_takes_the_times_that_are_shown(
     block: int, arguments: tuple[str, ...], tmp_path: Path
