@@ -66,17 +66,20 @@ def _kept_of(_topology: Topology) -> _Kept:
 
 
 def _of_size(candidates: list[Chosen], nbytes: int) -> list[Chosen]:
-    """Returns the candidates whose queues are meant for messages of a size, or say nothing of it.
+    """Returns the candidates whose queues a library takes for messages of a size.
+
+    Where an algorithm takes part that is not the library's, all do: its bounds tell its own apart,
+    and the fastest is wanted.
 
     Args:
         nbytes: Bytes that a rank sends to another one.
     """
+    if any(one.p2p is None for one in candidates):
+        return candidates
     bounds = [None if one.p2p is None else one.p2p.up_to for one in candidates]
     bounded = list(zip(candidates, bounds, strict=True))
     small = [one for one, bound in bounded if bound is not None and nbytes <= bound]
-    if small:
-        return small + [one for one in candidates if one.p2p is None]
-    return [one for one, bound in bounded if bound is None] or candidates
+    return small or [one for one, bound in bounded if bound is None] or candidates
 
 
 def _own_estimate(chosen: Chosen, operation: str, nbytes: int, ranks: int) -> float:

@@ -23,7 +23,7 @@ _SAMPLE: Final = 16
 _LEAST_SAMPLE: Final = 4
 """The same in large groups, where a step has many messages."""
 
-_SAMPLED: Final = 1 << 14
+_SAMPLED: Final = 1 << 12
 """Steps times ranks from which on fewer steps are timed."""
 
 _ROUNDS: Final = 16

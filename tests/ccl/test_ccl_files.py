@@ -229,6 +229,17 @@ def test_limits_of_a_library_are_notes() -> None:
     assert notes == ("RCCL has room for 64 steps of a block; the file has 79",)
 
 
+def test_a_step_that_a_library_does_not_read_after_nops_is_a_note() -> None:
+    xml = ccl_files.all_pairs_all_reduce(3)  # its adders wait for one block in each step
+    assert blocks_of(xml).notes == ()
+    adder = xml.gpus[0][2]
+    adder[0].set("type", "nop")
+    assert blocks_of(xml).notes == ()
+    adder[1].set("depid", "-1")
+    text = "RCCL reads no file in which a step after nops waits for nothing itself; blocks of it: 1"
+    assert blocks_of(xml).notes == (text,)
+
+
 # Mutants
 
 

@@ -281,10 +281,28 @@ class _Reader:
             max(channels.values(), default=0),
             max((self._count(one) for each in steps for one in each), default=0),
         )
+        alone = sum(self._ends_alone(each) for each in steps)
+        if alone:
+            text = "RCCL reads no file in which a step after nops waits for nothing itself"
+            notes.append(f"{text}; blocks of it: {alone}")
         for (what, limit), number in zip(_LIMITS, most, strict=True):
             if number > limit:
                 notes.append(f"RCCL has room for {limit} {what}; the file has {number}")
         return notes
+
+    @staticmethod
+    def _ends_alone(steps: list[_Element]) -> bool:
+        """Returns whether waits of a `nop` go to a step that has none: see `msccl_parser.cc`."""
+        waits = False
+        for step in steps:
+            own = step.given.get("depid", "-1") != "-1"
+            if step.given["type"] == "nop":
+                waits = waits or own
+            elif waits and not own:
+                return True
+            else:
+                waits = False
+        return False
 
     @staticmethod
     def _count(step: _Element) -> int:
