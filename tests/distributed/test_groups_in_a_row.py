@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from kernbench.distributed import group_making
+from kernbench.process.process import current_process
 from kernbench.ranks.group_creation import Creations
+from kernbench.ranks.world import world_of
 from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.multiprocessing import SpawnException
@@ -57,7 +58,7 @@ def told(make: Callable[[int], None]) -> tuple[Any, ...]:
         dist.init_process_group("nccl")
         make(rank)
         dist.barrier()
-        held[rank] = list(group_making.world_of(group_making.current_process()).held[rank])
+        held[rank] = list(world_of(current_process()).held[rank])
         dist.destroy_process_group()
 
     try:

@@ -35,7 +35,15 @@ def inferred(name: str) -> str:
     system = with_shares(load_topology(path).topology_obj.machine.system, like)
     lines = dump(MachineSpec(system), lambda _: "", _on_a_line).splitlines()
     in_pe = ("      attention:", "      programs:")
-    heads = (*in_pe, "    event:", "    overlap:", "    warm:", "    peers:", "    kernels:", "  host:")
+    heads = (
+        *in_pe,
+        "    event:",
+        "    overlap:",
+        "    warm:",
+        "    peers:",
+        "    kernels:",
+        "  host:",
+    )
     blocks = [_block(lines, head) for head in heads]
     return by_hand + HERE + "\n" + "\n".join(line for block in blocks for line in block) + "\n"
 
