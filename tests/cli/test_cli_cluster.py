@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import benches.ccl
+import benches.ccl_allreduce
 import benches.cluster
 import benches.moe
 import benches.transformer
@@ -187,7 +187,7 @@ def test_the_command_line_says_the_classes(capsys: pytest.CaptureFixture[str]) -
     ]
 
 
-@pytest.mark.parametrize("bench", [benches.ccl, benches.moe, benches.transformer])
+@pytest.mark.parametrize("bench", [benches.ccl_allreduce, benches.moe, benches.transformer])
 def test_benches_that_show_every_rank_refuse_to_be_collapsed(
     kernbench: Kernbench, bench: Any
 ) -> None:
