@@ -17,7 +17,14 @@ from typing import Any, Final, Literal
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from benches.models import results
-from benches.models.flags import COMM_TYPES, Parser, positive, require_multiple, require_ranks
+from benches.models.flags import (
+    COMM_TYPES,
+    Parser,
+    positive,
+    require_every_rank,
+    require_multiple,
+    require_ranks,
+)
 from kernbench.cp import cp_attention
 from kernbench.errors import UsageError
 from kernbench.report import mean_of_ranks
@@ -301,6 +308,7 @@ def run(ctx: RuntimeContext) -> int:
     """Runs the bench."""
     flags = parse(ctx.argv)
     machine = ctx.engine.topology.name
+    require_every_rank("cp_attention", ctx)
     require_ranks("cp_attention", flags.cp, f"--cp {flags.cp}", machine, len(ctx.devices))
     ctx.engine.op_log.keep_records()
     passes = []

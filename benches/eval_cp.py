@@ -21,7 +21,13 @@ import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from benches.models import eval_table, results
 from benches.models.eval_check import TIMED, Check, Found
-from benches.models.flags import parser, positive, require_multiple, require_ranks
+from benches.models.flags import (
+    parser,
+    positive,
+    require_every_rank,
+    require_multiple,
+    require_ranks,
+)
 from benches.models.gpt import GPTConfig
 from kernbench.errors import UsageError
 from kernbench.parallel.config import GemmKernel
@@ -174,6 +180,7 @@ def _checked(ctx: RuntimeContext, flags: Flags) -> tuple[dict[str, Any], bool]:
             hint="--data on, or -- --part table",
         )
     machine = ctx.engine.topology.name
+    require_every_rank("eval_cp", ctx)
     require_ranks("eval_cp", flags.ranks, f"--ranks {flags.ranks}", machine, len(ctx.devices))
     ctx.engine.op_log.keep_records()
     per_rank: dict[int, Found] = {}

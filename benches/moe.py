@@ -21,7 +21,13 @@ import numpy as np
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from benches.models import results
-from benches.models.flags import Parser, positive, require_multiple, require_ranks
+from benches.models.flags import (
+    Parser,
+    positive,
+    require_every_rank,
+    require_multiple,
+    require_ranks,
+)
 from kernbench import extend
 from kernbench.ep import MoEConfig, MoELayer
 from kernbench.errors import UsageError
@@ -264,6 +270,7 @@ def run(ctx: RuntimeContext) -> int:
     """Runs the bench."""
     flags = parse(ctx.argv, ctx.spec.routing)
     machine = ctx.engine.topology.name
+    require_every_rank("moe", ctx)
     require_ranks("moe", flags.ranks, f"--ep x --etp {flags.ranks}", machine, len(ctx.devices))
     if not ctx.engine.timed:
         raise UsageError("moe: expected a fidelity that simulates time")

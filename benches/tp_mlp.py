@@ -13,7 +13,14 @@ import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 import kernbench.torch.nn.functional as F
 from benches.models import results
-from benches.models.flags import parser, positive, require_fitting, require_multiple, require_ranks
+from benches.models.flags import (
+    parser,
+    positive,
+    require_every_rank,
+    require_fitting,
+    require_multiple,
+    require_ranks,
+)
 from benches.models.measure import Measured, Watch, counted, measure, model_parallel
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.tp.config import GemmKernel, ModelParallelConfig
@@ -162,6 +169,7 @@ def run(ctx: RuntimeContext) -> int:
     flags = parse(ctx.argv)
     engine = ctx.engine
     machine = engine.topology.name
+    require_every_rank("tp_mlp", ctx)
     require_ranks("tp_mlp", flags.tp, f"--tp {flags.tp}", machine, len(ctx.devices))
     engine.op_log.keep_records()
 

@@ -25,6 +25,7 @@ from benches.models.flags import (
     parser,
     positive,
     positive_number,
+    require_every_rank,
     require_fitting,
     require_multiple,
     require_ranks,
@@ -323,6 +324,7 @@ def run(ctx: RuntimeContext) -> int:
     engine = ctx.engine
     machine = engine.topology.name
     layout = " ".join(f"--{name} {size}" for name, size in flags.layout.items())
+    require_every_rank("transformer", ctx)
     require_ranks("transformer", flags.ranks, layout, machine, len(ctx.devices))
     engine.op_log.keep_records()
 

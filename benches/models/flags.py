@@ -113,3 +113,16 @@ def require_ranks(prog: str, ranks: int, flags: str, machine: str, sips: int) ->
     """
     if ranks > sips:
         raise UsageError(f"{prog}: {flags}: expected at most {sips} ranks, one a SIP of {machine}")
+
+
+def require_every_rank(prog: str, ctx: RuntimeContext) -> None:
+    """Refuses a run in which ranks stand for others: the bench shows what each has measured.
+
+    Raises:
+        UsageError: If it is one.
+    """
+    if ctx.spec.collapse != "off":
+        raise UsageError(
+            f"{prog}: --collapse {ctx.spec.collapse}: it shows what every rank has measured",
+            hint="leave it out; `kernbench run cluster` is the bench for it",
+        )

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from benches.models.flags import require_every_rank
 from benches.nccl.flags import AVERAGES, REDUCTIONS, TYPES, Flags
 from benches.nccl.operations import (
     OPERATIONS,
@@ -361,6 +362,7 @@ def run(
     Raises:
         UsageError: If the machine, or the operation, cannot do with the flags.
     """
+    require_every_rank("ccl", ctx)
     ranks = _ranks(ctx, flags)
     table = _Table(ctx, flags, ranks)
 

@@ -5,7 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import benches.ccl_allreduce
 import benches.cluster
+import benches.moe
+import benches.transformer
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from benches.models.cluster_model import layers_of
@@ -182,3 +185,14 @@ def test_the_command_line_says_the_classes(capsys: pytest.CaptureFixture[str]) -
         "kernbench:   stage 0: 16 ranks, run by rank 0",
         "kernbench:   stage 1: 16 ranks, run by rank 16",
     ]
+
+
+@pytest.mark.parametrize("bench", [benches.ccl_allreduce, benches.moe, benches.transformer])
+def test_benches_that_show_every_rank_refuse_to_be_collapsed(
+    kernbench: Kernbench, bench: Any
+) -> None:
+    with (
+        kernbench.context(topology="h200x8", data=False, collapse="exact") as ctx,
+        pytest.raises(UsageError, match="--collapse exact: it shows what every rank has measured"),
+    ):
+        bench.run(ctx)
