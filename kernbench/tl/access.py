@@ -6,15 +6,12 @@ from typing import Any, Final
 import numpy as np
 
 from kernbench.caches import cached
-from kernbench.errors import KernbenchError, call_site, site_fact
+from kernbench.errors import call_site, site_fact
 from kernbench.memory import Array, UninitialisedReadError, View
 from kernbench.tl.symbols import Affine, Box, Shape, Symbol, broadcast
 from kernbench.tl.tile import Pointer, Tile
 from kernbench.tl.types import Scalar, convert
-
-
-class OutOfBoundsError(KernbenchError):
-    """A kernel touched an element outside of the tensor that it was given (M1, M2)."""
+from kernbench.ttir.reports import OutOfBoundsError
 
 
 def flat(view: View) -> Array:
@@ -153,6 +150,16 @@ class Window:
         """Returns the elements of lanes that are not masked; for reading only."""
         return self.place(elements)
 
+    def runs(self) -> tuple[Array, int]:
+        """Returns the first elements of runs of neighbours, and how many elements a run has."""
+        starts, run = np.full(min(self.count, 1), self._offset), 1
+        for stride, extent in sorted(zip(self._strides, self.extents, strict=True)):
+            if stride == run:
+                run *= extent
+            elif stride:
+                starts = (starts[:, None] + stride * np.arange(extent)).reshape(-1)
+        return starts, run
+
     def fill(self, elements: Array, value: Scalar) -> None:
         """Writes one value to every lane that is not masked."""
         self.place(elements)[...] = value
@@ -227,6 +234,10 @@ class Scattered:
     def active(self, elements: Array) -> Array:
         """See `Window`."""
         return elements[self.index]
+
+    def runs(self) -> tuple[Array, int]:
+        """See `Window`."""
+        return self.index.reshape(-1), 1
 
     def fill(self, elements: Array, value: Scalar) -> None:
         """See `Window`."""

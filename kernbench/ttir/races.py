@@ -54,7 +54,7 @@ class RaceError(Exception):
         self.second, self.lane, self.first, self.address = second, lane, first, address
 
 
-class _Spans(NamedTuple):
+class Spans(NamedTuple):
     """Spans of bytes, each with who has touched it.
 
     Attributes:
@@ -69,9 +69,9 @@ class _Spans(NamedTuple):
     programs: Array
     lines: Array
 
-    def at(self, places: Array) -> "_Spans":
+    def at(self, places: Array) -> "Spans":
         """Returns some of the spans."""
-        return _Spans(*(array[places] for array in self))
+        return Spans(*(array[places] for array in self))
 
     @property
     def apart(self) -> bool:
@@ -79,25 +79,25 @@ class _Spans(NamedTuple):
         return bool((self.starts[1:] >= self.ends[:-1]).all())
 
 
-class _Touched:
+class Touched:
     """What was touched, in sets of spans that are sorted and do not overlap."""
 
     def __init__(self) -> None:
-        self._sets: Final[list[_Spans]] = []
+        self._sets: Final[list[Spans]] = []
         self._count = 0
 
-    def add(self, spans: _Spans) -> None:
+    def add(self, spans: Spans) -> None:
         """Adds spans, which may overlap and be in any order."""
         if not len(spans.starts) or self._count > _MOST:
             return
-        self._sets.append(_flat(spans))
+        self._sets.append(flat(spans))
         while len(self._sets) > 1 and len(self._sets[-2].starts) < 2 * len(self._sets[-1].starts):
             last, before = self._sets.pop(), self._sets.pop()
-            both = _Spans(*(np.concatenate(pair) for pair in zip(before, last, strict=True)))
-            self._sets.append(_flat(both))
+            both = Spans(*(np.concatenate(pair) for pair in zip(before, last, strict=True)))
+            self._sets.append(flat(both))
         self._count = sum(len(each.starts) for each in self._sets)
 
-    def met(self, spans: _Spans) -> tuple[int, int, int] | None:
+    def met(self, spans: Spans) -> tuple[int, int, int] | None:
         """Returns the first span that others touch, too: its place, another program, and its line.
 
         Returns:
@@ -122,7 +122,7 @@ class _Touched:
         return None
 
 
-def _flat(spans: _Spans) -> _Spans:
+def flat(spans: Spans) -> Spans:
     """Returns spans sorted; where several overlap, as one of the program, or of `MANY`."""
     if not spans.apart:
         spans = spans.at(np.argsort(spans.starts, kind="stable"))
@@ -139,7 +139,7 @@ def _flat(spans: _Spans) -> _Spans:
         least = np.minimum.reduceat(programs, begins)
         same = least == np.maximum.reduceat(programs, begins)
         where, last = pieces[begins], mine[np.r_[begins[1:], len(mine)] - 1]
-        spans = _Spans(
+        spans = Spans(
             bounds[where], bounds[where + 1], np.where(same, least, MANY), spans.lines[last]
         )
     new = np.ones(len(spans.starts), np.bool_)
@@ -152,7 +152,7 @@ def _flat(spans: _Spans) -> _Spans:
         return spans
     begins = np.flatnonzero(new)
     ends = spans.ends[np.r_[begins[1:], len(new)] - 1]
-    return _Spans(spans.starts[begins], ends, spans.programs[begins], spans.lines[begins])
+    return Spans(spans.starts[begins], ends, spans.programs[begins], spans.lines[begins])
 
 
 class Races:
@@ -166,8 +166,8 @@ class Races:
     def __init__(self, stored: Iterable[tuple[int, int]], total: int) -> None:
         self._stored: Final = list(stored)
         self._several: Final = total > 1
-        self._loads: Final = _Touched()
-        self._stores: Final = _Touched()
+        self._loads: Final = Touched()
+        self._stores: Final = Touched()
         self._lines: Final[list[Operation]] = []
         self._ordered: Array | None = None
         self._total: Final = total
@@ -282,7 +282,7 @@ class Races:
         size: int,
         mask: Array | None,
         values: Array | None = None,
-    ) -> _Spans:
+    ) -> Spans:
         """Returns what is touched, but for what ordered programs touch."""
         count = 1 if values is None else values.shape[0]
         starts, lengths = _rows(address, shape, size, mask) or _single(address, shape, mask)
@@ -297,11 +297,11 @@ class Races:
         if not left.all():
             starts, lengths, owners = starts[left], lengths[left], owners[left]
         lines = np.full(len(starts), self._line(by.operation), np.int32)
-        return _Spans(starts, starts + lengths * size, owners, lines)
+        return Spans(starts, starts + lengths * size, owners, lines)
 
     def _refuse(
         self,
-        touched: _Touched,
+        touched: Touched,
         by: Access,
         address: Value,
         shape: tuple[int, ...],
@@ -316,7 +316,7 @@ class Races:
         if self._ordered is not None:
             left = ~self._ordered[programs]
             places, starts, programs = places[left], starts[left], programs[left]
-        met = touched.met(_Spans(starts, starts + size, programs, programs))
+        met = touched.met(Spans(starts, starts + size, programs, programs))
         if met is not None:
             mine, other, line = met
             raise RaceError(

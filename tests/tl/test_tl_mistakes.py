@@ -13,12 +13,12 @@ from kernbench import tl
 from kernbench.errors import KernbenchError, NoDataError, UnsupportedError
 from kernbench.memory import OutOfMemoryError, UninitialisedReadError, View, dtypes
 from kernbench.tl import launch
-from kernbench.tl.access import OutOfBoundsError
 from kernbench.tl.execution import KernelDeadlockError
 from kernbench.tl.launch import DEFAULT_QUEUES, Kernel, LaunchError, jit
 from kernbench.tl.operands import TileOperandError
 from kernbench.tl.program import MessageSizeError, PeerError
 from kernbench.topology import Topology
+from kernbench.ttir.reports import OutOfBoundsError
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from tl_machine import Machine, place
 from kernbench import tl
 from kernbench.memory import DType, View, dtypes
 from kernbench.tl.launch import Kernel, jit
-from kernbench.tl.races import ProgramRaceError
 from kernbench.topology import Topology
+from kernbench.ttir.reports import ProgramRaceError
 
 
 @pytest.fixture(scope="session")

@@ -15,12 +15,12 @@ from tl_machine import Machine, place
 
 from kernbench import tl
 from kernbench.memory import DType, dtypes
-from kernbench.tl.access import OutOfBoundsError
 from kernbench.tl.language import program
 from kernbench.tl.launch import jit
 from kernbench.tl.notices import KernelWarning
 from kernbench.tl.operands import TileOperandError
 from kernbench.topology import Topology
+from kernbench.ttir.reports import OutOfBoundsError
 
 NAN, INF = float("nan"), float("inf")
 
