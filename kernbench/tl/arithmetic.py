@@ -13,8 +13,9 @@ from kernbench.tl import types
 from kernbench.tl.notices import notify
 from kernbench.tl.operands import refusal
 from kernbench.tl.tile import Tile
-from kernbench.tl.types import Scalar, convert, is_whole
-from kernbench.ttir.arithmetic import tf32
+from kernbench.tl.types import Scalar, convert, element, is_whole
+from kernbench.ttir.arithmetic import FLOATING, WHOLE, reducing
+from kernbench.ttir.arithmetic import product as multiplied
 
 Function = Callable[..., Array]
 """Takes the values of operands without changing them, and returns the values of the result."""
@@ -34,22 +35,11 @@ _OF_FLOATS: Final = {"exp", "log", "rsqrt", "sigmoid", "sqrt"}
 _WRAPPING: Final = {"add", "subtract", "multiply"}
 
 
-def _quotient(a: Array, b: Array) -> Array:
-    """Divides whole numbers and rounds towards zero, as C and Triton do."""
-    quotient: Array = np.floor_divide(a - np.fmod(a, b), b)
-    return quotient
-
-
 def _shifted_right(a: Array, b: Array) -> Array:
     """Shifts in copies of the first bit, even if the type has no sign."""
     signed = np.dtype(f"i{a.dtype.itemsize}")
     shifted: Array = np.right_shift(a.view(signed), b.view(signed)).view(a.dtype)
     return shifted
-
-
-def _rsqrt(x: Array) -> Array:
-    values: Array = np.reciprocal(np.sqrt(x))
-    return values
 
 
 def _sigmoid(x: Array) -> Array:
@@ -58,11 +48,11 @@ def _sigmoid(x: Array) -> Array:
 
 
 _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
-    "floor_divide": _quotient,
+    "floor_divide": WHOLE["divsi"],
     "remainder": np.fmod,  # has the sign of the dividend, for floats as well
     "arithmetic_right_shift": _shifted_right,
     "logical_right_shift": np.right_shift,
-    "rsqrt": _rsqrt,
+    "rsqrt": FLOATING["rsqrt"],
     "sigmoid": _sigmoid,
 }
 """Functions for which numpy has no ufunc of the same name and meaning."""
@@ -241,8 +231,7 @@ def reduction(
     """Returns a function that reduces values, and the type of its result.
 
     Whole numbers of fewer than 32 bits are widened to 32, and so are floats of which the largest or
-    smallest is wanted. Narrow floats are added in float32 and rounded once; a GPU adds them in
-    their own type and an order of its own.
+    smallest is wanted. Each sum of two narrow floats is rounded; a GPU adds in an order of its own.
 
     Args:
         name: `add`, `maximum` or `minimum`.
@@ -259,13 +248,13 @@ def reduction(
         dtype = wanted
     elif is_whole(dtype) and dtype.itemsize < 4:
         dtype = dtypes.int32 if dtype.is_signed else dtypes.uint32
-    narrow, wide, result = dtype, dtype.accumulator, dtype
-
-    def compute(values: Array) -> Array:
-        summands = convert(values, narrow).astype(wide, copy=False)
-        return convert(np.asarray(np.add.reduce(summands, axis=axis)), result)
-
-    return compute, result
+    result = dtype
+    if is_whole(result):
+        return lambda values: np.asarray(
+            np.add.reduce(convert(values, result), axis=axis, dtype=result.numpy)
+        ), result
+    reduced = reducing(np.add, element(result), exact=False)
+    return lambda values: np.asarray(reduced(convert(values, result), axis)), result
 
 
 PRECISIONS: Final = ("tf32", "tf32x3", "ieee")
@@ -316,11 +305,10 @@ def product(
             f"{list(acc.shape)}",
             hint="make acc with tl.zeros((m, n), dtype), and leave out_dtype out",
         )
-    wide = dtypes.int32.numpy if a.dtype is dtypes.int8 else a.dtype.accumulator
-    short = a.dtype is dtypes.float32 and precision == "tf32"
-    return _product(
-        a.dtype.numpy, b.dtype.numpy, wide, result.numpy, acc is not None, short
-    ), result
+    return _multiplied(element(a.dtype), element(result), short=precision == "tf32"), result
+
+
+_multiplied: Final = cached("tl.products")(multiplied)
 
 
 _RESULTS: Final = {
@@ -329,32 +317,3 @@ _RESULTS: Final = {
     dtypes.float32: dtypes.float32,
     dtypes.float64: dtypes.float64,
 }
-
-
-@cached("tl.products")
-def _product(left: Any, right: Any, wide: Any, out: Any, added: bool, short: bool) -> Function:
-    def operands(a: Array, b: Array) -> tuple[Array, Array]:
-        if short:
-            return tf32(a), tf32(b)
-        return a.astype(wide, copy=False), b.astype(wide, copy=False)
-
-    def multiply(a: Array, b: Array) -> Array:
-        left, right = operands(a, b)
-        values: Array = left @ right
-        return values.astype(out, copy=False)
-
-    def multiply_and_add(a: Array, b: Array, acc: Array) -> Array:
-        left, right = operands(a, b)
-        values: Array = acc + left @ right
-        return values.astype(out, copy=False)
-
-    def plainly(a: Array, b: Array, acc: Array) -> Array:
-        # Nobody else holds the product, so it can be changed in place.
-        left, right = operands(a, b)
-        values: Array = left @ right
-        np.add(acc, values, values)
-        return values
-
-    if not added:
-        return multiply
-    return plainly if left == right == wide == out else multiply_and_add

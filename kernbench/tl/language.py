@@ -369,7 +369,7 @@ def minimum(x: Tile | Scalar, y: Tile | Scalar) -> Tile:
 def sum(
     x: Tile, axis: int | None = None, keep_dims: bool = False, dtype: DType | None = None
 ) -> Tile:
-    """Adds up along an axis, or all elements; narrow floats are added in float32.
+    """Adds up along an axis, or all elements; each sum of two narrow floats is rounded.
 
     Args:
         axis: Axis to add along; None for all.

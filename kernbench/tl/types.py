@@ -13,6 +13,8 @@ from kernbench.caches import cached
 from kernbench.memory import Array, DType, dtypes
 from kernbench.memory.arithmetic import saturated
 from kernbench.tl.operands import refusal
+from kernbench.ttir.arithmetic import to_whole
+from kernbench.ttir.types import SCALARS
 
 Scalar = int | float | bool
 
@@ -28,6 +30,15 @@ def is_whole(dtype: DType) -> bool:
 def width(dtype: DType) -> int:
     """Returns the number of bits of an element."""
     return 1 if dtype is dtypes.bool_ else 8 * dtype.itemsize
+
+
+_ELEMENTS: Final = {dtype: name for name, dtype in SCALARS.items() if name != "index"}
+
+
+def element(dtype: DType) -> str:
+    """Returns the name of a type in Triton's IR, where whole numbers have no sign."""
+    numpy = dtype.numpy
+    return _ELEMENTS[np.dtype(f"i{numpy.itemsize}") if numpy.kind == "u" else numpy]
 
 
 def ends(dtype: DType) -> tuple[int, int]:
@@ -154,13 +165,19 @@ def check_cast(source: DType, target: DType) -> None:
 def convert(values: Array, dtype: DType) -> Array:
     """Returns values as an array of a type; the array itself if it has that type.
 
-    A number that an 8-bit float does not hold becomes its largest one, as the conversions of an
-    H200 do: Triton 3.9 compiles `.to` to PTX's `cvt.rn.satfinite`. Any number but 0 is True.
+    A number that an 8-bit float or a whole number does not hold becomes its largest or smallest
+    one, as the conversions of an H200 do: Triton 3.9 compiles `.to` to PTX's `cvt.rn.satfinite` and
+    `cvt.rzi`, by which NaN is 0. Any number but 0 is True.
     """
     if values.dtype == dtype.numpy:
         return values
     if dtype.saturates:
         return saturated(values, dtype.numpy)
+    if values.dtype.kind not in "biu" and is_whole(dtype):
+        found = to_whole(values, dtype.numpy, signed=dtype.is_signed)
+        source = dtypes.from_numpy(values.dtype)
+        lost = source is not None and are_undefined(values, source)
+        return np.where(lost, undefined(dtype), found) if np.any(lost) else found
     return values.astype(dtype.numpy)
 
 

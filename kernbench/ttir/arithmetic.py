@@ -83,6 +83,75 @@ def tf32(a: Array) -> Array:
     return kept
 
 
+def product(given: str, to: str, *, short: bool) -> Function:
+    """Returns what multiplies matrices `[..., m, k]` and `[..., k, n]` and, if given, adds others.
+
+    Args:
+        given: Name of the type of the matrices.
+        to: Name of the type of the result, and of what is added.
+        short: Whether float32 is multiplied as tf32.
+    """
+    dtype = SCALARS[to]
+    multiply: Function = np.matmul
+    if dtype.kind == "i":
+        multiply = _whole_product
+    elif given == "f32" and short:
+        multiply = _short_product
+    elif SCALARS[given].itemsize < 4:
+        multiply = _widening(np.matmul)
+
+    def multiplied(a: Array, b: Array, held: Array | None = None) -> Array:
+        found = multiply(a, b)
+        if dtype.itemsize < 4:
+            return rounded(found if held is None else found + widened(held), to)
+        if dtype.kind == "i":
+            found = found.astype(dtype)
+        if held is None:
+            return found
+        # Nobody else has the product: it is changed in place, unless more programs add others.
+        return np.add(found, held, out=found if len(held) <= len(found) else None)
+
+    return multiplied
+
+
+def _whole_product(a: Array, b: Array) -> Array:
+    found: Array = np.matmul(a.astype(np.float64), b.astype(np.float64))
+    return found.astype(np.int64)
+
+
+def _short_product(a: Array, b: Array) -> Array:
+    found: Array = np.matmul(tf32(a), tf32(b))
+    return found
+
+
+def reducing(ufunc: np.ufunc, of: str, *, exact: bool) -> Function:
+    """Returns what reduces arrays of a type along an axis, or all elements if that is None.
+
+    Args:
+        ufunc: What it reduces with.
+        of: Name of the type.
+        exact: Whether nothing is rounded. Else every result of narrow floats is, as on a GPU.
+    """
+    dtype = SCALARS[of]
+
+    def reduced(array: Array, axis: int | None) -> Array:
+        found: Array
+        if dtype.kind in "biu" or dtype.itemsize >= 4:
+            found = ufunc.reduce(array, axis=axis, dtype=dtype)
+        elif exact or not array.size:
+            found = ufunc.reduce(widened(array), axis=axis).astype(dtype)
+        else:
+            left = array.reshape(-1) if axis is None else np.moveaxis(array, axis, 0)
+            while len(left) > 1:
+                half = len(left) // 2
+                both = rounded(ufunc(widened(left[:half]), widened(left[half : 2 * half])), of)
+                left = np.concatenate((both, left[2 * half :])) if len(left) % 2 else both
+            found = left[0]
+        return found
+
+    return reduced
+
+
 def to_whole(a: Array, dtype: np.dtype[Any], *, signed: bool) -> Array:
     """Returns numbers without their fraction; the nearest that there is, and 0 for NaN, as PTX.
 
@@ -95,6 +164,10 @@ def to_whole(a: Array, dtype: np.dtype[Any], *, signed: bool) -> Array:
         return some
     kind: np.dtype[Any] = dtype if signed else np.dtype(_UNSIGNED[dtype.itemsize])
     limits = np.iinfo(kind.type)
+    if a.dtype.itemsize >= 4:  # powers of 2 that all of these types have
+        low = float(limits.min) or -1.0
+        if ((a > low) & (a < float(limits.max + 1))).all():
+            return a.astype(kind).view(dtype)
     wide = np.trunc(a.astype(np.float64))
     inside = np.where(np.isnan(wide) | (np.abs(wide) >= 2.0**64), 0.0, wide)
     found = np.where(

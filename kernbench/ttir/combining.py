@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from kernbench.ttir.arithmetic import Array, rounded, tf32, widened
+from kernbench.ttir.arithmetic import Array, product, reducing, rounded, widened
 from kernbench.ttir.compiling import Body, Compiler, Handler
 from kernbench.ttir.flow import run_blocks
 from kernbench.ttir.frames import Frame, Step
@@ -79,7 +79,12 @@ def _reduce(compiler: Compiler, operation: Operation) -> Step:
     results = [value.number for value in operation.results]
     simple = _simple(operation)
     if simple is not None and types[0].element != "i1":
-        return _reduce_simply(_REDUCED[simple], operation, axis, exact=simple not in _ROUNDED)
+        reduced = reducing(_REDUCED[simple], str(types[0].element), exact=simple not in _ROUNDED)
+
+        def simply(frame: Frame) -> None:
+            frame.values[results[0]] = reduced(full(frame.values[numbers[0]], types[0]), axis)
+
+        return simply
     region = Region(compiler, operation)
 
     def step(frame: Frame) -> None:
@@ -91,29 +96,6 @@ def _reduce(compiler: Compiler, operation: Operation) -> Step:
             arrays = region(frame, [*(a[:half] for a in arrays), *(a[half:] for a in arrays)])
         for result, array in zip(results, arrays, strict=True):
             frame.values[result] = array[0]
-
-    return step
-
-
-def _reduce_simply(ufunc: np.ufunc, operation: Operation, axis: int, *, exact: bool) -> Step:
-    source, result = operation.operands[0], operation.results[0]
-    dtype, element = result.type.dtype, str(result.type.element)
-    narrow = result.type.is_float and dtype.itemsize < 4
-
-    def step(frame: Frame) -> None:
-        array = full(frame.values[source.number], source.type)
-        if narrow and not exact:  # as a GPU: each sum is rounded
-            array = np.moveaxis(array, axis, 0)
-            while len(array) > 1:
-                half = len(array) // 2
-                array = rounded(ufunc(widened(array[:half]), widened(array[half:])), element)
-            frame.values[result.number] = array[0]
-            return
-        if narrow:
-            found = ufunc.reduce(widened(array), axis=axis)
-            frame.values[result.number] = found.astype(dtype)
-            return
-        frame.values[result.number] = ufunc.reduce(array, axis=axis, dtype=dtype)
 
     return step
 
@@ -164,27 +146,13 @@ def _dot(compiler: Compiler, operation: Operation) -> Step:
     del compiler
     a, b, c = operation.operands
     result = operation.results[0]
-    kind = result.type
-    short = a.type.element == "f32" and operation.said("inputPrecision") == "tf32"
+    short = operation.said("inputPrecision") == "tf32"
+    multiplied = product(str(a.type.element), str(result.type.element), short=short)
 
     def step(frame: Frame) -> None:
         values = frame.values
         left, right = (full(values[each.number], each.type) for each in (a, b))
-        if kind.dtype.kind == "i":
-            product = np.matmul(left.astype(np.float64), right.astype(np.float64))
-            found = product.astype(np.int64).astype(kind.dtype)
-        elif left.dtype == np.float64:
-            found = np.matmul(left, right)
-        else:
-            left, right = widened(left), widened(right)
-            if short:
-                left, right = tf32(left), tf32(right)
-            found = np.matmul(left, right)
-        held = plain(values[c.number])
-        if kind.dtype.itemsize < 4:
-            values[result.number] = rounded(found + widened(held), str(kind.element))
-        else:
-            values[result.number] = found + held
+        values[result.number] = multiplied(left, right, plain(values[c.number]))
 
     return step
 

@@ -410,6 +410,36 @@ def test_8_bit_floats_end_at_their_largest_number(
         np.testing.assert_array_equal(out.read().astype(np.float64), expected)
 
 
+# Rounding
+
+
+def test_numbers_beyond_a_type_become_its_ends(machine: Machine) -> None:
+    """As PTX's `cvt.rzi` has it, which saturates, and makes 0 of NaN."""
+    x = machine.tensor(np.array([3e9, -3e9, NAN, -1.5], np.float32))
+    for dtype, expected in (
+        (dtypes.int32, [2**31 - 1, -(2**31), 0, -1]),
+        (dtypes.uint32, [3e9, 0, 0, 0]),
+        (dtypes.int8, [127, -128, 0, -1]),
+    ):
+        assert values_of(machine, lambda x, n: loaded(x).to(n), x=x, n=dtype) == expected
+
+
+def test_a_lane_that_was_left_out_is_the_largest_whole_number(machine: Machine) -> None:
+    x = machine.tensor(np.array([3, NAN, 5, 6], np.float32))
+
+    def body(x: Any, n: Any) -> Any:
+        lanes = tl.arange(0, 4)
+        return tl.load(x + lanes, lanes < 2).to(n)
+
+    assert values_of(machine, body, x=x, n=dtypes.int16) == [3, 0, 2**15 - 1, 2**15 - 1]
+
+
+def test_each_sum_of_two_narrow_floats_is_rounded(machine: Machine) -> None:
+    # float16 has every second number from 2048 on: 2048 + 1 is 2048, and 2051 would be 2052.
+    x = machine.tensor(np.array([2048, 1, 1, 1], np.float16))
+    assert values_of(machine, lambda x, n: tl.sum(loaded(x), 0), x=x, n=0) == 2050
+
+
 # Products
 
 
