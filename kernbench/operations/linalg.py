@@ -25,7 +25,7 @@ from kernbench.tensors.promotion import Scalar
 from kernbench.tensors.running import run, same_device
 from kernbench.tensors.settings import products_are_short
 from kernbench.tensors.tensor import Tensor
-from kernbench.ttir.arithmetic import tf32
+from kernbench.ttir.products import tf32
 
 __all__ = [
     "addmm",

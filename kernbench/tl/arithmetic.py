@@ -14,8 +14,8 @@ from kernbench.tl.notices import notify
 from kernbench.tl.operands import refusal
 from kernbench.tl.tile import Tile
 from kernbench.tl.types import Scalar, convert, element, is_whole
-from kernbench.ttir.arithmetic import FLOATING, WHOLE, reducing
-from kernbench.ttir.arithmetic import product as multiplied
+from kernbench.ttir.arithmetic import FLOATING, WHOLE
+from kernbench.ttir.products import Product, reducing
 
 Function = Callable[..., Array]
 """Takes the values of operands without changing them, and returns the values of the result."""
@@ -272,7 +272,7 @@ def product(
         acc: Tile to add, of shape `[m, n]`; None for none.
         out: Type of the result; None for that of `acc`, or float32. bfloat16, float32, float64 and
             int8 have one result each: float32, float32, float64 and int32.
-        precision: One of `PRECISIONS`; only float32 differs, see `ttir.arithmetic.tf32`.
+        precision: One of `PRECISIONS`; only float32 differs, see `ttir.products.tf32`.
 
     Raises:
         TileOperandError: If shapes or types do not fit.
@@ -305,10 +305,10 @@ def product(
             f"{list(acc.shape)}",
             hint="make acc with tl.zeros((m, n), dtype), and leave out_dtype out",
         )
-    return _multiplied(element(a.dtype), element(result), short=precision == "tf32"), result
+    return _product(element(a.dtype), element(result), short=precision == "tf32"), result
 
 
-_multiplied: Final = cached("tl.products")(multiplied)
+_product: Final = cached("tl.products")(Product)
 
 
 _RESULTS: Final = {

@@ -5,12 +5,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from kernbench.ttir.arithmetic import Array, product, reducing, rounded, widened
+from kernbench.ttir.arithmetic import Array, rounded, widened
 from kernbench.ttir.compiling import Body, Compiler, Handler
 from kernbench.ttir.flow import run_blocks
 from kernbench.ttir.frames import Frame, Step
 from kernbench.ttir.module import Operation
-from kernbench.ttir.sums import plain
+from kernbench.ttir.products import Product, reducing
+from kernbench.ttir.sums import Shared, Value, plain
 from kernbench.ttir.tiles import full
 
 _REDUCED: Final[Mapping[str, "np.ufunc"]] = {
@@ -147,14 +148,38 @@ def _dot(compiler: Compiler, operation: Operation) -> Step:
     a, b, c = operation.operands
     result = operation.results[0]
     short = operation.said("inputPrecision") == "tf32"
-    multiplied = product(str(a.type.element), str(result.type.element), short=short)
+    product = Product(str(a.type.element), str(result.type.element), short=short)
 
     def step(frame: Frame) -> None:
         values = frame.values
-        left, right = (full(values[each.number], each.type) for each in (a, b))
-        values[result.number] = multiplied(left, right, plain(values[c.number]))
+        held = plain(values[c.number])
+        left, right = values[a.number], values[b.number]
+        if isinstance(left, Shared) or isinstance(right, Shared):
+            values[result.number] = _one_by_one(product, left, right, held, frame.count)
+            return
+        left, right = full(left, a.type), full(right, b.type)
+        values[result.number] = product(left, right, held)
 
     return step
+
+
+def _one_by_one(product: Product, a: Value, b: Value, held: Array, count: int) -> Array:
+    """Returns the product of each program's tiles, of which those that programs share are few."""
+    (left, first), (right, second) = (_tiles(one, count) for one in (a, b))
+    left, right = product.prepared(left), product.prepared(right)
+    found = np.empty((count, *left.shape[1:-1], right.shape[-1]), held.dtype)
+    added = np.broadcast_to(held, (count, *held.shape[1:]))
+    for program, (row, column) in enumerate(zip(first, second, strict=True)):
+        found[program] = product.multiplied(left[row], right[column], added[program])
+    return found
+
+
+def _tiles(value: Value, count: int) -> tuple[Array, Array]:
+    """Returns tiles, and which of them each program has."""
+    if isinstance(value, Shared):
+        return value.tiles, value.places
+    array = plain(value)
+    return array, np.arange(count) if len(array) > 1 else np.zeros(count, np.int64)
 
 
 def _gather(compiler: Compiler, operation: Operation) -> Step:

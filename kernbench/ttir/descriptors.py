@@ -143,8 +143,8 @@ def _load(compiler: Compiler, operation: Operation) -> Step:
             other = np.full((1,) * (1 + len(shape)), np.nan).astype(kind.dtype)
         try:
             by = Access(operation, frame.programs)
-            found = frame.launch.memory.load(
-                address, shape, kind.dtype, inside, other, held.root, by
+            found = plain(
+                frame.launch.memory.load(address, shape, kind.dtype, inside, other, held.root, by)
             )
         except OutsideError as error:
             raise outside(error, operation, frame) from None

@@ -10,7 +10,7 @@ from kernbench.ttir.arithmetic import Array
 from kernbench.ttir.marked import Cause, Marked, marks_of
 from kernbench.ttir.memory import Memory, OutsideError
 from kernbench.ttir.module import Operation
-from kernbench.ttir.sums import Sum, Value, plain
+from kernbench.ttir.sums import Shared, Sum, Value, plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +132,8 @@ def taken(held: Held, places: Array) -> Held:
         return held.marked(lambda part: part if part.shape[0] == 1 else part[places])
     if isinstance(held, Sum):
         return held.each(lambda part: part if part.shape[0] == 1 else part[places])
+    if isinstance(held, Shared):
+        return Shared(held.tiles, held.places[places])
     return held if held.shape[0] == 1 else held[places]
 
 

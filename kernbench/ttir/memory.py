@@ -14,8 +14,8 @@ import numpy as np
 
 from kernbench.ttir.arithmetic import Array
 from kernbench.ttir.races import Access, Races
-from kernbench.ttir.rows import Rows, joint_shape, leading, rows_of, shortened, spread
-from kernbench.ttir.sums import Value, plain
+from kernbench.ttir.rows import Rows, distinct, joint_shape, leading, rows_of, shortened, spread
+from kernbench.ttir.sums import Shared, Value, plain
 
 _FLAGS: Final = 1024
 """Most elements of a store that others may poll; larger ones store what is no flag."""
@@ -159,7 +159,7 @@ class Memory:
         other: Array | None,
         root: int | None,
         by: Access | None = None,
-    ) -> Array:
+    ) -> Value:
         """Returns elements; of those that the mask leaves out, what `other` has, or 0.
 
         Args:
@@ -176,13 +176,21 @@ class Memory:
         mask = shortened(mask)
         if mask is not None and not mask.any():
             return np.zeros((1,) * (1 + len(shape)), dtype) if other is None else other
-        found = self._loaded(address, shape, dtype, mask, other, root)
+        rows = rows_of(address, shape)
+        found: Value | None = None
+        few = None if rows is None or dtype.kind in "biu" else distinct(rows, shape, mask, other)
+        if rows is not None and few is not None:
+            tiles = self._load_rows(few[0], dtype, mask, other, root, len(rows.starts))
+            found = None if tiles is None else Shared(tiles, few[1])
+        if found is None:
+            found = self._loaded(rows, address, shape, dtype, mask, other, root)
         if self.races is not None and by is not None:
             self.races.loaded(by, address, shape, dtype.itemsize, mask)
         return found
 
     def _loaded(
         self,
+        rows: Rows | None,
         address: Value,
         shape: tuple[int, ...],
         dtype: np.dtype[Any],
@@ -190,9 +198,8 @@ class Memory:
         other: Array | None,
         root: int | None,
     ) -> Array:
-        rows = rows_of(address, shape)
         if rows is not None:
-            found = self._load_rows(rows, dtype, mask, other, root)
+            found = self._load_rows(rows, dtype, mask, other, root, len(rows.starts))
             if found is not None:
                 return found
         full = spread(plain(address), shape)
@@ -283,7 +290,8 @@ class Memory:
             return
 
         def there() -> Array:
-            return self._loaded(address, shape, values.dtype, mask, None, root)
+            rows = rows_of(address, shape)
+            return self._loaded(rows, address, shape, values.dtype, mask, None, root)
 
         crowded = races.storing(by, address, shape, values, mask, there)
         self._stored(address, shape, values, mask, root)
@@ -348,7 +356,7 @@ class Memory:
         if self._marks is None or (known is not None and not _incomplete(known)):
             return None
         bits = np.dtype(_BITS[dtype.itemsize])
-        found: Array = self._marks.load(address, shape, bits, mask, None, root) != 0
+        found: Array = plain(self._marks.load(address, shape, bits, mask, None, root)) != 0
         return found if found.any() else None
 
     def wrote(
@@ -393,8 +401,13 @@ class Memory:
         mask: Array | None,
         other: Array | None,
         root: int | None,
+        programs: int,
     ) -> Array | None:
-        """Returns the elements of regular rows; None if they have to be looked at one by one."""
+        """Returns the elements of regular rows; None if they have to be looked at one by one.
+
+        Args:
+            programs: How many programs load them.
+        """
         length = rows.length
         count = 0 if mask is None else leading(mask, length)
         if count:
@@ -405,8 +418,8 @@ class Memory:
         found, places, allocation = windows
         allocation.read = True
         out: Array = found[places].view(dtype)
-        allocation.loaded += out.nbytes
-        self.touched += out.nbytes
+        allocation.loaded += out[:1].nbytes * programs
+        self.touched += out[:1].nbytes * programs
         if length < rows.length:
             joint = (*out.shape[:-1], rows.length)
             if other is None:

@@ -1,6 +1,7 @@
 """Tiles of addresses as rows whose elements lie at even distances, and masks of them."""
 
-from typing import NamedTuple
+from math import prod
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -68,3 +69,34 @@ def rows_of(address: Value, shape: tuple[int, ...]) -> Rows | None:
     for part in others:
         starts = starts + part
     return Rows(np.broadcast_to(starts, (starts.shape[0], *shape[:-1], 1)), length, step)
+
+
+_LARGE: Final = 512
+"""Least elements of a tile that programs share; the search costs more than smaller ones save."""
+
+_SHARING: Final = 4
+"""Least programs that share tiles."""
+
+
+def distinct(
+    rows: Rows, shape: tuple[int, ...], *others: Array | None
+) -> tuple[Rows, Array] | None:
+    """Returns rows of which no two programs have the same, and which of them each program has.
+
+    Args:
+        shape: Shape of a tile.
+        others: Masks and the like, in which programs may differ, too.
+
+    Returns:
+        None if most programs have rows of their own.
+    """
+    count = len(rows.starts)
+    if count < _SHARING or prod(shape) < _LARGE:
+        return None
+    if any(each is not None and len(each) > 1 for each in others):
+        return None
+    starts = rows.starts.reshape(count, -1)
+    _, first, places = np.unique(starts[:, 0], return_index=True, return_inverse=True)
+    if 2 * len(first) > count or (starts != starts[first][places]).any():
+        return None
+    return rows._replace(starts=rows.starts[first]), places

@@ -1,4 +1,4 @@
-"""Tiles of whole numbers and addresses as sums of small parts.
+"""Tiles of whole numbers and addresses as sums of small parts, and tiles that programs share.
 
 The values of all programs of a launch are one array `[programs or 1, *tile]`, in which an axis has
 the extent 1 as long as all elements along it agree. A sum of a column and a row, such as the
@@ -61,18 +61,56 @@ class Sum:
         return summed(function(part) for part in self.parts)
 
 
-Value = Array | Sum
-"""A tile of every program: all values, or parts whose sum they are."""
+class Shared:
+    """Tiles of which several programs have the same, such as those of the factors of a product.
+
+    Args:
+        tiles: The tiles, `[tiles, *tile]`.
+        places: Which of them each program has, `[programs]`.
+
+    Attributes:
+        tiles: See above, as for `places`.
+    """
+
+    __slots__ = ("__dict__", "places", "tiles")
+
+    def __init__(self, tiles: Array, places: Array) -> None:
+        self.tiles: Final = tiles
+        self.places: Final = places
+
+    @cached_property
+    def array(self) -> Array:
+        """The tile of every program."""
+        return self.tiles[self.places]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the elements."""
+        found: np.dtype[Any] = self.tiles.dtype
+        return found
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the tiles of all programs."""
+        return len(self.places), *self.tiles.shape[1:]
+
+    def each(self, function: Callable[[Array], Array]) -> "Shared":
+        """Returns what a function, which leaves the first axis as it is, makes of the tiles."""
+        return Shared(function(self.tiles), self.places)
+
+
+Value = Array | Sum | Shared
+"""A tile of every program: all values, parts whose sum they are, or those that programs share."""
 
 
 def plain(value: Value) -> Array:
     """Returns all values."""
-    return value.array if isinstance(value, Sum) else value
+    return value if isinstance(value, np.ndarray) else value.array
 
 
 def parts_of(value: Value) -> Sequence[Array]:
     """Returns the parts; the value itself if it has none."""
-    return value.parts if isinstance(value, Sum) else (value,)
+    return value.parts if isinstance(value, Sum) else (plain(value),)
 
 
 def summed(parts: Iterable[Array]) -> Value:
@@ -105,7 +143,7 @@ def multiplied(a: Value, b: Value) -> Value:
     """Returns a product; of a sum and one number for each program, as a sum."""
     if isinstance(b, Sum):
         a, b = b, a
-    if isinstance(a, Sum) and not isinstance(b, Sum) and all(axis == 1 for axis in b.shape[1:]):
+    if isinstance(a, Sum) and isinstance(b, np.ndarray) and all(axis == 1 for axis in b.shape[1:]):
         most = max(abs(int(b.min())), abs(int(b.max())), 1)
         limits = _LIMITS[a.dtype]
         if all(max(-int(p.min()), int(p.max())) * most <= limits.max for p in a.parts):

@@ -10,7 +10,7 @@ from kernbench.ttir.arithmetic import Array, high_half, rounded
 from kernbench.ttir.compiling import Compiler, Handler
 from kernbench.ttir.frames import Frame, Step
 from kernbench.ttir.module import Operation
-from kernbench.ttir.sums import Sum, Value, added, multiplied, plain, subtracted
+from kernbench.ttir.sums import Value, added, multiplied, plain, subtracted
 from kernbench.ttir.types import Type
 
 _UNSIGNED: Final = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -87,10 +87,10 @@ def _of_two(operation: Operation, function: Callable[[Value, Value], object]) ->
 
 
 def _reshaping(function: Callable[[Array], Array]) -> Callable[[Value], Value]:
-    """Returns what changes the shape of each part of a sum, or of an array."""
+    """Returns what changes the shape of each part of a value."""
 
     def reshape(value: Value) -> Value:
-        return value.each(function) if isinstance(value, Sum) else function(value)
+        return function(value) if isinstance(value, np.ndarray) else value.each(function)
 
     return reshape
 

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ttir_texts import FIRST, Array
 
+from kernbench.ttir.frames import taken
 from kernbench.ttir.memory import Allocation, Memory, OutsideError
-from kernbench.ttir.sums import Sum, added, multiplied, plain, subtracted, summed
+from kernbench.ttir.sums import Shared, Sum, added, multiplied, plain, subtracted, summed
 
 COUNT = 400
 
@@ -56,6 +57,29 @@ def whole(address: Any, shape: tuple[int, int], mask: Array | None) -> tuple[Arr
     return indices, np.broadcast_to(True if mask is None else mask, indices.shape)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_tiles_that_programs_share_are_those_of_each_program(masked: bool) -> None:
+    elements = np.arange(4096, dtype=np.float32)
+    part = Allocation("x", FIRST, elements.view(np.uint8))
+    first = np.array([7, 0, 7, 0, 7, 7]).reshape(6, 1, 1)
+    rows, columns = (
+        64 * first + 70 * np.arange(16).reshape(1, 16, 1),
+        np.arange(32).reshape(1, 1, 32),
+    )
+    address, mask = Sum([FIRST + 4 * rows, 4 * columns]), columns % 3 > 0 if masked else None
+
+    found = Memory({0: part}).load(address, (16, 32), elements.dtype, mask, None, 0)
+
+    assert isinstance(found, Shared)
+    assert len(found.tiles) == 2
+    expected = elements[rows + columns] * (1 if mask is None else mask)
+    np.testing.assert_array_equal(plain(found), expected)
+    assert part.loaded == 6 * 16 * 32 * 4  # as often as programs have read them
+    some = taken(found, np.array([1, 4]))
+    assert isinstance(some, Shared)
+    np.testing.assert_array_equal(plain(some), expected[[1, 4]])
+
+
 @pytest.mark.parametrize("kind", MASKS)
 @given(data=st.data(), other=st.sampled_from([None, "one", "each"]))
 def test_windows_are_what_single_elements_are(kind: str, data: Any, other: str | None) -> None:
@@ -80,7 +104,7 @@ def test_windows_are_what_single_elements_are(kind: str, data: Any, other: str |
         for program in range(count)
         for lane in np.ndindex(shape)
     ]
-    assert np.broadcast_to(found, (count, *shape)).reshape(-1).tolist() == expected
+    assert np.broadcast_to(plain(found), (count, *shape)).reshape(-1).tolist() == expected
 
 
 @pytest.mark.parametrize("kind", MASKS)
@@ -109,7 +133,7 @@ def test_windows_of_every_width(dtype: Any) -> None:
     store.store(address + 8 * size, (8,), np.ones((1, 8), dtype), None, 0)
 
     found = store.load(address, (8,), elements.dtype, None, None, None)
-    assert found.tolist() == [np.arange(8).astype(dtype).tolist()]
+    assert plain(found).tolist() == [np.arange(8).astype(dtype).tolist()]
     assert elements[8:16].tolist() == [1] * 8
 
 
@@ -149,7 +173,7 @@ def test_a_pointer_of_one_argument_may_not_touch_another() -> None:
 
     assert caught.value.allocation is near[0]
     both = store.load(address, (8,), arrays[0].dtype, None, None, None)  # of unknown memory
-    assert both.tolist() == [[0, 1, 2, 3] * 2]
+    assert plain(both).tolist() == [[0, 1, 2, 3] * 2]
 
 
 SMALL = [-(2**31), -(2**31) + 1, -70000, -3, -1, 0, 1, 2, 50000, 2**30, 2**31 - 1]
