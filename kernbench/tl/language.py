@@ -235,7 +235,7 @@ def store(pointer: Pointer, value: Tile | Scalar, mask: Tile | bool | None = Non
     Raises:
         OutOfBoundsError: If an active lane lies outside of the tensor.
         TileOperandError: If the mask or the value does not fit the pointers.
-        ProgramRaceError: If another program of the launch stored to one of the elements.
+        ProgramRaceError: At the end of the launch, if another program stores to one of them.
     """
     program().store(pointer, value, mask)
 
