@@ -50,13 +50,15 @@ class Product:
         """Returns the product of prepared matrices, added to others if there are any."""
         found: Array = np.matmul(a, b)
         if self._dtype.kind == "i":
-            found = found.astype(np.int64).astype(self._dtype)
+            found = found.astype(np.int64)  # which wraps around where the result is narrower
         if self._dtype.itemsize < 4:
             return rounded(found if held is None else found + widened(held), self._to)
+        found = found.astype(self._dtype, copy=False)  # float64 of narrow numbers
         if held is None:
             return found
         # Nobody else has the product: it is changed in place, unless more programs add others.
-        return np.add(found, held, out=found if len(held) <= len(found) else None)
+        added: Array = np.add(found, held, out=found if len(held) <= len(found) else None)
+        return added
 
 
 def _as_it_is(a: Array) -> Array:

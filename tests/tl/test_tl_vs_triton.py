@@ -373,7 +373,10 @@ def test_loads_convert_other(machine: Machine) -> None:
                 ),
             )
         )
-        found = compared(machine, plan, numbers(dtype, 4), numbers(dtypes.float32, 5))
+        # A float that no integer has, converted to one, is the interpreter's own affair.
+        y = numbers(dtypes.float32, 5)
+        y = y if dtype.is_floating_point else np.nan_to_num(y, nan=0, posinf=9, neginf=0).clip(0)
+        found = compared(machine, plan, numbers(dtype, 4), y)
         check([(f"{dtype} {n}", a, b) for n, a, b in found])
 
 

@@ -138,6 +138,7 @@ def test_scans_forwards_and_backwards(operation: str, kind: str, backwards: bool
     [
         ("i8", "i32", ""),
         ("f16", "f16", ""),
+        ("f16", "f64", ""),
         ("f32", "f32", "tf32"),
         ("f64", "f64", "ieee"),
         ("bf16", "f32", ""),
