@@ -65,9 +65,8 @@ class Around:
             by: Places from one step to the next.
             count: Number of steps; at least one.
         """
-        return Turns(
-            (self + first) % self.ranks, [(first + by * k) % self.ranks for k in range(count)]
-        )
+        places = (first + by * np.arange(count)) % self.ranks
+        return Turns((self + first) % self.ranks, places.tolist())
 
 
 class Turns(NamedTuple):
@@ -129,7 +128,7 @@ class Column:
         """Adds several steps, all of them numbers, or all of them an `Around`.
 
         Args:
-                rows: See `append`; at least one.
+            rows: See `append`; at least one.
         """
         around = isinstance(rows[0], Around)
         if around and self._adds_places:
