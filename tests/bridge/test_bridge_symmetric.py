@@ -15,7 +15,7 @@ dist: Any = torch.distributed
 
 LINK = 361_000_000_000
 """Bytes a second through the switch of h200x8."""
-HOP = 300_000
+HOP = 240_000
 """Picoseconds from a device to another one of h200x8."""
 
 
