@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +25,14 @@ from kernbench.topology import Topology
 from kernbench.units import PS_PER_US, format_bytes, format_time
 
 
+@cache
+def _version_of(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "of unknown version"
+
+
 def the_bridge() -> Any:
     """Returns the room `bridge`, which imports PyTorch.
 
@@ -36,11 +45,7 @@ def the_bridge() -> Any:
             hint="pip install torch --index-url https://download.pytorch.org/whl/cpu; or "
             "`kernbench run --as-torch`, for which kernbench.torch stands in",
         )
-    try:
-        version = importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
-        version = "of unknown version"
-    check_version(version)
+    check_version(_version_of("torch"))
     from kernbench import bridge
 
     return bridge
