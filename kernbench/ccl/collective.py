@@ -78,6 +78,7 @@ class Collective:
                 shape.sips if line is None else line,
                 live=self._live,
                 cycles=model.cycles,
+                companies=model.companies,
                 shadow=shadow,
             )
             for channel, shadow in zip(prepared.channels, shadows, strict=True)
