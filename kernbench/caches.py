@@ -101,6 +101,7 @@ LIMITS: Final[Mapping[str, int]] = {
     # Of one machine.
     "ccl.alike": 1 << 16,  # as for paths
     "ccl.choices": 4096,
+    "ccl.companies": 256,  # some numbers for each rank of some collectives
     "ccl.estimates": 4096,
     "ccl.mixtures": 1024,
     "ccl.pairs": 1024,

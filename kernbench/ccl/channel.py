@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Final, Protocol
 
+from kernbench.ccl.company import Companies, Company
 from kernbench.ccl.costs import RankCosts, Span
 from kernbench.ccl.cycles import Cycles
 from kernbench.ccl.lanes import vectorised
@@ -335,6 +336,7 @@ class Channel:
         line: Key of a line of commands; collectives of one line run one after another.
         live: Whether to run the algorithm itself instead of its plan.
         cycles: Skips repetitions of all replays on the network.
+        companies: Know what becomes of collectives of the line that meet each other.
         shadow: `prepared` found anew, to check the answers of `together`; None to trust them.
     """
 
@@ -350,6 +352,7 @@ class Channel:
         *,
         live: bool,
         cycles: Cycles,
+        companies: Companies,
         shadow: ChannelPlan | None = None,
     ) -> None:
         self._engine: Final = engine
@@ -364,11 +367,16 @@ class Channel:
         self._size: Final = prepared.setting.world_size
         self._shared: Final = cycles
         self._shadow: Final = shadow
-        self._starts: dict[int, int] = {}
+        self._companies: Final = companies
+        self._company: Company | None = None
+        self._over = False
+        self.plan: Final = prepared
+        self.starts: dict[int, int] = {}
         self._ends: dict[int, int] = {}
         self._owners: dict[int, Owner] = {}
+        self._keys: dict[int, tuple[int, int]] = {}
         self._queues: dict[tuple[int, int], Queue] = {}
-        self._claim: Claim | None = None
+        self.claim: Claim | None = None
         self._gathers = False  # whether it waits for all ranks, to time them together
         self._replay: Replay | None = None
         self._attempt = 0
@@ -389,8 +397,10 @@ class Channel:
         self._begin(rank, start, self._busy(rank, start))
 
     def _busy(self, rank: int, start: int) -> bool:
-        claims, claim = self._engine.network.claims, self._claim
+        claims, claim = self._engine.network.claims, self.claim
         if not claims.active or (claim is not None and not claim.alone):
+            return False
+        if claim is not None and self._company is not None and self._company.following:
             return False
         prepared = self._prepared
         use = prepared.use
@@ -400,6 +410,8 @@ class Channel:
     def _released(self, link: int) -> int | None:
         """See `Released`."""
         latest, ends = 0, self._ends
+        if self._company is not None and self._company.following:
+            return None  # others of the company may be on the link
         # Where ranks stand for others, a link stands for those of others, too.
         stands = self._ranks.stands is not None
         for rank in range(self._size) if stands else self._prepared.freed_by[link]:
@@ -412,39 +424,41 @@ class Channel:
 
     def free(self) -> None:
         """Frees the links and drops the messages: every rank has completed."""
-        if self._claim is not None:
-            self._engine.network.claims.drop(self._claim)
+        self._over = True
+        if self._company is None or not self._company.leave(self):
+            self.release()
+
+    def release(self) -> None:
+        """See `Member`."""
+        if self.claim is not None:
+            self._engine.network.claims.drop(self.claim)
         if self._replay is not None:
             self._replay.leave()
-        self._claim = self._replay = None  # they refer back to the channel
+        self.claim = self._replay = None  # they refer back to the channel
         self._attempt += 1  # a rank without messages may be repeated at the instant of its end
 
     def drop(self) -> None:
         """Lets go of what refers back to the channel: its ranks will not complete."""
-        self._claim = self._replay = None
+        self.claim = self._replay = None
 
     def _begin(self, rank: int, start: int, busy: bool) -> None:
         """Lets a rank begin, on links that are free for it or `busy`."""
-        self._starts[rank] = start
+        self.starts[rank] = start
         claims, prepared = self._engine.network.claims, self._prepared
-        claim = self._claim
+        claim = self.claim
         if claim is None:
-            claim = claims.take(
-                prepared.use,
-                self._line,
-                self._repeat,
-                self._released,
-                apart=prepared.apart,
-                stands=self._ranks.stands,
-            )
-            self._claim = claim
-            self._gathers = claim.alone and prepared.gathers
-            if not self._gathers:
-                self._replay = self._new_replay()
+            claim = self._take()
+        company = self._company
+        if company is not None and company.enter(self, rank):
+            return
         if claim.alone and not busy:
             claims.hold(claim, prepared.sent_over[rank])
         elif claim.alone:
-            begun = len(self._starts) > 1
+            begun = len(self.starts) > 1
+            if company is None and claim.member is not None:
+                company = self._companies.of(self)
+                if company.enter(self, rank):
+                    return
             claims.share(claim, begun=begun)
             if begun:
                 return  # with the ranks before it, it has been started over the network
@@ -454,7 +468,7 @@ class Channel:
             self._replay = self._new_replay()
         if not self._gathers:
             self._start_replay(rank)
-        elif len(self._starts) == self._size:
+        elif len(self.starts) == self._size:
             if prepared.apart and not self._in_order():
                 claims.share(claim, begun=True)
                 return
@@ -462,7 +476,80 @@ class Channel:
             if self._shadow is not None:
                 self._compare(self._shadow, first, timing)
             self._ends = {rank: first + end for rank, end in enumerate(timing[0])}
+            if company is not None:
+                for each, end in self._ends.items():
+                    company.ended(self, each, end)
             self._ranks.all_timed(self._number, first, timing[0])
+
+    def _take(self) -> Claim:
+        """Returns the claim of the channel, whose first rank begins."""
+        claims, prepared, companies = self._engine.network.claims, self._prepared, self._companies
+        # Where ranks stand for others, nobody meets whose times are not timed with theirs.
+        meets = (
+            not self._engine.op_log.full
+            and prepared.setting.operation != "send_recv"
+            and self._ranks.stands is None
+        )
+        solitary = prepared.use.private or prepared.apart
+        if meets and (
+            not solitary
+            or (companies.active and any(each.company for each in claims.on(prepared.use.links)))
+        ):
+            companies.of(self)
+        followed = self._company is not None and self._company.following
+        claim = self.claim = claims.take(
+            prepared.use,
+            self._line,
+            self._repeat,
+            self._released,
+            apart=prepared.apart or followed,
+            company=self._company,
+            member=self if meets else None,
+            stands=self._ranks.stands,
+        )
+        self._gathers = not followed and claim.alone and prepared.gathers
+        if followed:
+            claims.hold(claim, prepared.use.links)
+        elif not self._gathers:
+            self._replay = self._new_replay()
+        return claim
+
+    # Calls of its company, see `Member`
+
+    def key(self, rank: int) -> tuple[int, int]:
+        """See `Member`."""
+        if rank not in self._keys:
+            self._owner(rank)
+        return self._keys[rank]
+
+    def meet(self, company: Company) -> None:
+        """See `Member`."""
+        self._company = company
+        if self.claim is not None:
+            self.claim.company = company
+
+    def follow(self) -> None:
+        """See `Member`."""
+        self._take_back()
+        if self._replay is not None:
+            self._replay.leave()
+        self._replay, self._gathers = None, False
+        self._attempt += 1
+        if self.claim is not None:
+            self._engine.network.claims.hold(self.claim, self._prepared.use.links)
+
+    def settle(self, rank: int, end: int) -> None:
+        """See `Member`."""
+        self._ends[rank] = end
+        if not self._over:
+            self._ranks.timed(rank, self._number, end)
+
+    def _take_back(self) -> None:
+        """Takes back the ends of ranks."""
+        if not self._over:
+            for rank in self.starts:
+                self._ranks.timed(rank, self._number, None)
+        self._ends.clear()
 
     def _in_order(self) -> bool:
         """Returns whether ties of ranks are decided as on a network of its own."""
@@ -471,16 +558,16 @@ class Channel:
 
     def _start_replay(self, rank: int) -> None:
         assert self._replay is not None
-        assert self._claim is not None
-        start = self._starts[rank]
-        if self._claim.alone:
+        assert self.claim is not None
+        start = self.starts[rank]
+        if self.claim.alone:
             self._replay.start(rank, start)
         else:
             # Shared links are used in simulated-time order, so a rank begins at its own start.
             self._engine.loop.at(start, self._owner(rank), self._replay.start, rank, start)
 
     def _new_replay(self) -> Replay:
-        prepared, claim = self._prepared, self._claim
+        prepared, claim = self._prepared, self.claim
         assert prepared.plan is not None
         assert claim is not None
         self._queues = {}
@@ -508,24 +595,25 @@ class Channel:
 
     def _timed(self, attempt: int, rank: int, end: int) -> None:
         if attempt == self._attempt:
-            self._ends[rank] = end
-            self._ranks.timed(rank, self._number, end)
+            if self._company is not None:
+                self._company.ended(self, rank, end)
+            self.settle(rank, end)
 
     def _repeat(self) -> tuple[int, Callable[[], None]]:
         """Takes back times that hold only without company on the links; see `Repeat`."""
-        for rank in self._starts:
-            self._ranks.timed(rank, self._number, None)
+        if self._company is not None:
+            self._company.repeated(self)
+        self._take_back()
         self._gathers = False
-        self._ends.clear()
         if self._replay is not None:
             self._replay.leave()
         self._replay = self._new_replay()
 
         def begin() -> None:
-            for rank in sorted(self._starts):
+            for rank in sorted(self.starts):
                 self._start_replay(rank)
 
-        return min(self._starts.values()), begin
+        return min(self.starts.values()), begin
 
     def _compare(self, anew: ChannelPlan, first: int, timing: Timing) -> None:
         """Times the channel anew, on arrays and rank by rank over queues.
@@ -533,7 +621,7 @@ class Channel:
         Raises:
             ShadowError: If a rank is done at another time, or something else was sent.
         """
-        starts = [self._starts[rank] - first for rank in range(self._size)]
+        starts = [self.starts[rank] - first for rank in range(self._size)]
         setting = anew.setting
         key = f"{setting.operation} of {self._size} ranks, channel {setting.channel}, from {starts}"
         again = together(anew, tuple(starts), self._traces)
@@ -552,7 +640,7 @@ class Channel:
 
     def _timing(self) -> tuple[int, Timing]:
         """Returns the start of the first rank, and all times counted from this start."""
-        starts = self._starts
+        starts = self.starts
         first = min(starts.values())
         skews = tuple([starts[rank] - first for rank in range(len(starts))])
         return first, self._together(self._prepared, skews, self._traces)
@@ -595,6 +683,7 @@ class Channel:
             number, turn = self._ranks.rank(rank), self._ranks.command(rank).turn
             owner = self._engine.command_owner(number, self._number).turn(turn)
             self._owners[rank] = owner
+            self._keys[rank] = owner.key, command.turn
         return owner
 
     def _sender(self, rank: int, pe: PeTimeline[int]) -> Sender:
@@ -604,10 +693,10 @@ class Channel:
 
     def _start_live(self, rank: int, start: int) -> None:
         engine = self._engine
-        if self._claim is None and engine.timed:
+        if self.claim is None and engine.timed:
             # A live run cannot be repeated, so it always goes through the network.
             claims = engine.network.claims
-            self._claim = claims.take(self._prepared.use, self._line, never, alone=False)
+            self.claim = claims.take(self._prepared.use, self._line, never, alone=False)
         engine.loop.start(
             self._run_live,
             rank,

@@ -85,6 +85,7 @@ class Collective:
                 self._line,
                 live=self._live,
                 cycles=model.cycles,
+                companies=model.companies,
                 shadow=shadow,
             )
             for channel, shadow in zip(prepared.channels, shadows, strict=True)

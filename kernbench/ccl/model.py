@@ -2,7 +2,8 @@
 
 from typing import Final, Protocol
 
-from kernbench.caches import cached
+from kernbench.caches import Table, cached
+from kernbench.ccl import company
 from kernbench.ccl.channel import together
 from kernbench.ccl.config import Chosen
 from kernbench.ccl.cycles import Cycles
@@ -35,12 +36,14 @@ class Kept:
     Attributes:
         together: `channel.together`; the answers asked for last are kept. Starts are relative to
             the first one: alone on their links, ranks do the same whenever they begin.
+        companies: What became of collectives that met others of their group.
     """
 
     def __init__(self, topology: Topology) -> None:
         self._machine: Final = Machine(topology)
         self._prepare: Final = cached("ccl.shapes")(self._make)
         self.together: Final = cached("ccl.patterns")(together)
+        self.companies: Final[company.Kept] = Table("ccl.companies")
 
     def prepare(self, shape: CollectiveShape) -> Prepared:
         """Returns what is known of collectives of a shape; the shapes used last are kept."""
@@ -72,6 +75,7 @@ class CollectiveModel:
         together: See `Kept`.
         prepare: See `Kept`.
         cycles: Skips repetitions of all replays on the network.
+        companies: Know what becomes of collectives of a group that meet each other.
     """
 
     def __init__(self, engine: GraphEngine, choose: Choose | None = None) -> None:
@@ -81,6 +85,9 @@ class CollectiveModel:
         self.together: Final = kept.together
         self.prepare: Final = kept.prepare
         self.cycles: Final = Cycles(engine.network, shadow=engine.shadow)
+        self.companies: Final = company.Companies(
+            engine.loop, engine.network.claims, kept.companies, shadow=engine.shadow
+        )
 
     def choose(
         self,

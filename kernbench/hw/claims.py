@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from itertools import count
-from typing import Final
+from typing import Any, Final, Protocol
 
 from kernbench.classes.partition import WAY_OUT, NotAlikeError
 from kernbench.des import EventLoop
@@ -21,6 +21,14 @@ Share = tuple[object, int]
 """Key of activities that divide links among them, and the number of one activity's share. The rates
 of messages are bounded, so that those with one key and different numbers never wait for each other.
 """
+
+
+class Company(Protocol):
+    """Activities that have met on their links."""
+
+    def disturb(self) -> None:
+        """Notes that somebody else uses the links."""
+        ...
 
 
 class Use:
@@ -86,6 +94,8 @@ class Claim:
         line: Key of a line of commands. Activities of one line run one after another on each
             sender, so they need not contend with each other on paths that they share.
         alone: Whether no other activity uses the links.
+        company: Activities that have met, of which it is one; None if it has met nobody.
+        member: What may join a company; None if the activity does not.
         clear_of: Results of `Use.clear_of`, keyed by the other activity's links.
         repeat: Undoes the times of the activity, see `Repeat`; called when another activity comes.
         released: See `Released`.
@@ -99,8 +109,10 @@ class Claim:
     __slots__ = (
         "alone",
         "clear_of",
+        "company",
         "held",
         "line",
+        "member",
         "number",
         "released",
         "repeat",
@@ -120,6 +132,8 @@ class Claim:
         self.use: Final = use
         self.line: Final = line
         self.alone = True
+        self.company: Company | None = None
+        self.member: Any = None
         self.repeat: Final = repeat
         self.released: Final = released
         self.number: Final = number
@@ -200,6 +214,8 @@ class Claims:
         *,
         alone: bool = True,
         apart: bool = False,
+        company: Company | None = None,
+        member: Any = None,
         stands: object = None,
     ) -> Claim:
         """Returns the claim of an activity that begins now; `drop` must follow.
@@ -216,12 +232,15 @@ class Claims:
             alone: Whether the activity can be timed ahead of the loop while no other activity uses
                 its links.
             apart: Whether it can be, too, if several of its paths go over one link.
+            company: See `Claim`.
+            member: See `Claim`.
             stands: See `Claim`.
 
         Raises:
             NotAlikeError: As `share` does.
         """
         claim = Claim(use, line, repeat, released or _unknown, next(self._numbers), stands)
+        claim.company, claim.member = company, member
         self.active[claim] = None
         if not (alone and (use.private or apart)):
             self.share(claim, begun=False)
@@ -261,16 +280,22 @@ class Claims:
                 meet others that are not, either.
         """
         newcomer.alone = False
-        met = [newcomer]
+        met, disturbed = [newcomer], list[Claim]()
         for claim in met:  # grows
             self.hold(claim, claim.use.links)
-            self._check_company(claim)
-            others = {other for link in claim.use.links for other in self._on[link] if other.alone}
+            self._check_stands(claim)
+            others = {other for link in claim.use.links for other in self._on[link]}
             for other in sorted(others, key=lambda other: other.number):
-                other.alone = False
-                met.append(other)
+                if other.company is not claim.company:
+                    disturbed += [each for each in (other, claim) if each.company is not None]
+                if other.alone:
+                    other.alone = False
+                    met.append(other)
         if not begun:
             del met[0]
+        for claim in disturbed:
+            assert claim.company is not None
+            claim.company.disturb()
         if not met:
             return
         begins, repeats = zip(*(claim.repeat() for claim in met), strict=True)
@@ -281,7 +306,7 @@ class Claims:
 
         self._loop.relive(min(self._loop.now, *begins), begin)
 
-    def _check_company(self, claim: Claim) -> None:
+    def _check_stands(self, claim: Claim) -> None:
         """Checks that all who meet are simulated: one group, or ranks that run.
 
         Raises:
@@ -300,6 +325,11 @@ class Claims:
                         hint="let one be over before the other begins, or give them links of their "
                         f"own, or {WAY_OUT}",
                     )
+
+    def on(self, links: Iterable[int]) -> list[Claim]:
+        """Returns the claims of activities that have one of the links, in order."""
+        found = {claim: None for link in links for claim in self._on.get(link, ())}
+        return sorted(found, key=lambda claim: claim.number)
 
     def drop(self, claim: Claim) -> None:
         """Ends a claim."""

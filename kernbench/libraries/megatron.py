@@ -11,9 +11,10 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from kernbench.distributed.exchanges import note_load
+from kernbench.errors import UnsupportedError
 from kernbench.isolation.replaced import Patch, WhenImported
 from kernbench.process.process import Process
-from kernbench.routing import Asked, Routing
+from kernbench.routing import Asked, Routing, counts_of
 
 
 class Rank(Protocol):
@@ -38,7 +39,13 @@ def patches(here: Here) -> Iterator[WhenImported]:
     Args:
         here: Asked at each call of what stands in place of Megatron-Core's.
     """
-    found = {"router": _of_router, "router_replay": _of_replay, "moe_layer": _of_layer}
+    known: dict[Process, Asked] = {}  # of ranks that count rows without numbers
+    found: dict[str, Callable[[Here, ModuleType], Iterator[Patch]]] = {
+        "router": _of_router,
+        "router_replay": _of_replay,
+        "moe_layer": partial(_of_layer, known),
+        "token_dispatcher": partial(_of_dispatcher, known),
+    }
     moe = "megatron.core.transformer.moe"
     return (WhenImported(f"{moe}.{name}", partial(of, here)) for name, of in found.items())
 
@@ -90,7 +97,50 @@ def _of_replay(here: Here, module: ModuleType) -> Iterator[Patch]:
     yield Patch(module.RouterReplay, "get_replay_topk", get_replay_topk)
 
 
-def _of_layer(here: Here, module: ModuleType) -> Iterator[Patch]:
+def _of_dispatcher(known: dict[Process, Asked], here: Here, module: ModuleType) -> Iterator[Patch]:
+    """Yields what gathers the rows of all experts, where they come from a routing alone."""
+    real = module.gather_from_sequence_parallel_region
+
+    def gather_from_sequence_parallel_region(x: Any, *args: Any, **options: Any) -> Any:
+        found, rank, routing = real(x, *args, **options), here(), _routing(here)  # takes its time
+        asked = None if rank is None else known.get(rank.process)
+        if asked is None or routing is None or x.dim() != 1:
+            return found
+        counts = counts_of(routing, asked, len(found) // asked.experts)
+        return module.torch.tensor(counts.reshape(-1)).to(found)
+
+    yield Patch(
+        module, "gather_from_sequence_parallel_region", gather_from_sequence_parallel_region
+    )
+
+
+def _counting(known: dict[Process, Asked], here: Here, layer: Any) -> None:
+    """Lets the dispatcher of a layer know what a routing says, where tensors have no numbers."""
+    dispatcher, config = layer.token_dispatcher, layer.config
+    real = getattr(dispatcher, "preprocess", None)
+    if real is None:
+        return
+
+    def preprocess(routing_map: Any) -> Any:
+        rank, step = here(), getattr(layer.router.router_replay, "kernbench_step", None)
+        if rank is None or rank.data or step is None or config.moe_pad_expert_input_to_capacity:
+            return real(routing_map)
+        if config.moe_expert_capacity_factor is not None:
+            raise UnsupportedError(
+                "moe_expert_capacity_factor without numbers, and without padding",
+                hint="--data on, or moe_pad_expert_input_to_capacity",
+            )
+        sizes = *routing_map.shape, config.moe_router_topk
+        known[rank.process] = Asked(step, _number(layer), 0, *sizes)
+        try:
+            return real(routing_map)
+        finally:
+            del known[rank.process]
+
+    dispatcher.preprocess = preprocess
+
+
+def _of_layer(known: dict[Process, Asked], here: Here, module: ModuleType) -> Iterator[Patch]:
     """Yields what names the parts of a layer, and notes what its experts get."""
     layers: Any = module.MoELayer
     for name in ("dispatch", "combine", "routed_experts_compute"):
@@ -99,12 +149,15 @@ def _of_layer(here: Here, module: ModuleType) -> Iterator[Patch]:
 
     def made(self: Any, *args: Any, **options: Any) -> None:
         make(self, *args, **options)
+        _counting(known, here, self)
         sort, calls = self.token_dispatcher.dispatch_postprocess, itertools.count()
 
         def noted(*rows: Any) -> Any:
             x, by_expert, *_ = found = sort(*rows)
             rank = here()
-            if rank is not None and rank.data and by_expert.device.type == "cpu":
+            counted = "preprocess" in vars(self.token_dispatcher) and _routing(here) is not None
+            told = rank is not None and (rank.data or counted)
+            if rank is not None and told and by_expert.device.type == "cpu":
                 ranks_of = module.torch.distributed.get_process_group_ranks
                 note = _note(rank.process, ranks_of, self, x, by_expert.tolist(), next(calls))
                 note("forward")

@@ -54,9 +54,10 @@ def test_each_test_that_does_not_pass_has_a_reason() -> None:
 
 @pytest.mark.torch
 @pytest.mark.slow
-def test_routers_choose_what_the_run_names_and_loads_have_layers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("data", ["on", "fake"])
+def test_routers_choose_what_the_run_names_and_loads_have_layers(tmp_path: Path, data: str) -> None:
     program, out = str(HERE / "megatron_moe_layer.py"), tmp_path / "run.json"
-    words = ("--routing", "W5", "--json", str(out), program)
+    words = ("--data", data, "--routing", "W5", "--json", str(out), program)
     printed = launched(4, *words, folder=tmp_path)
     # The first call of the router, and the second.
     first, second = (routing_of("W5").choices(Asked(step, 1, 0, 128, 8, 2)) for step in (0, 1))
