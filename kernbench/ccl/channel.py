@@ -683,7 +683,7 @@ class Channel:
             number, turn = self._ranks.rank(rank), self._ranks.command(rank).turn
             owner = self._engine.command_owner(number, self._number).turn(turn)
             self._owners[rank] = owner
-            self._keys[rank] = owner.key, command.turn
+            self._keys[rank] = owner.key, turn
         return owner
 
     def _sender(self, rank: int, pe: PeTimeline[int]) -> Sender:
