@@ -11,6 +11,7 @@ import kernbench.torch.distributed as dist
 from kernbench.report import write_trace
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.multiprocessing import SpawnException
+from kernbench.runtime_api.nvtx_ranges import NVTX
 from kernbench.runtime_api.ranges import RangeError
 from kernbench.testing import Kernbench
 
@@ -215,3 +216,23 @@ def test_memory_of_a_collective_is_free_when_it_is_dropped(kernbench: Kernbench)
         assert torch.cuda.memory_allocated() == before
 
     kernbench.spawn(worker, nprocs=4)
+
+
+def test_ranges_of_a_program_of_pytorch_are_ended_by_what_began_them(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        x = torch.ones(4)
+        NVTX["mark"]("here {}")
+        outer = NVTX["range_start"]("outer")
+        x = x.exp()
+        inner = NVTX["range_start"]("inner")
+        x.sin()
+        NVTX["range_end"](inner)
+        NVTX["range_end"](outer)
+
+    ctx = kernbench.spawn(worker, nprocs=1, record="full")
+    dispatch = ctx.engine.dispatch_ps
+    assert _ranges(ctx) == {
+        "here {}": (dispatch, dispatch, ()),
+        "outer": (dispatch, 3 * dispatch, ()),
+        "inner": (2 * dispatch, 3 * dispatch, ("outer",)),
+    }
