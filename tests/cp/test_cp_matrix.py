@@ -38,30 +38,31 @@ def pairs(names: Iterator[str] | list[str]) -> list[tuple[str, str]]:
     return [(name, scheme) for name in names for scheme in schemes(TWINS[name])]
 
 
-@pytest.mark.parametrize(("name", "scheme"), pairs([f"{name}_s" for name in ESSENTIAL]))
-def test_essential_twins(kernbench: Kernbench, name: str, scheme: str) -> None:
-    """One type in each layout, another one from layout to layout."""
+def types_in_turn(name: str, scheme: str) -> list[Case]:
+    """Returns a configuration in each layout: one type, another one from layout to layout."""
     config, ranks = TWINS[name], 4 if scheme == "a2a+p2p" else 2
     start = SCHEMES.index(scheme)
-    cases = [
+    return [
         case(config, layout, scheme, DTYPES[(start + at) % len(DTYPES)], ranks)
         for at, layout in enumerate(layouts(config))
     ]
-    check(kernbench, cases)
 
 
-def in_turn() -> list[object]:
-    """Every configuration by every scheme; `.ci/run` has each by one scheme, in turn."""
-    marked: list[object] = []
-    for at, name in enumerate(TWINS):
-        own = schemes(TWINS[name])
-        for number, scheme in enumerate(own):
-            mark = pytest.mark.slow if number == at % len(own) else pytest.mark.at_length
-            marked.append(pytest.param(name, scheme, marks=mark))
-    return marked
+@pytest.mark.parametrize(("name", "scheme"), pairs([f"{name}_s" for name in ESSENTIAL]))
+def test_essential_twins(kernbench: Kernbench, name: str, scheme: str) -> None:
+    check(kernbench, types_in_turn(name, scheme))
 
 
-@pytest.mark.parametrize(("name", "scheme"), in_turn())
+@pytest.mark.slow
+@pytest.mark.parametrize("at", range(len(TWINS)))
+def test_each_twin_by_one_scheme(kernbench: Kernbench, at: int) -> None:
+    name = list(TWINS)[at]
+    own = schemes(TWINS[name])
+    check(kernbench, types_in_turn(name, own[at % len(own)]))
+
+
+@pytest.mark.at_length
+@pytest.mark.parametrize(("name", "scheme"), pairs(list(TWINS)))
 def test_all_twins(kernbench: Kernbench, name: str, scheme: str) -> None:
     config, ranks = TWINS[name], 4 if scheme == "a2a+p2p" else 2
     check(
