@@ -304,7 +304,10 @@ def test_mutants_are_told_or_right_in_every_schedule(name: str) -> None:
     check_mutants(name, mutants=25, schedules=10)
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "mutants",
+    [pytest.param(150, marks=pytest.mark.slow), pytest.param(650, marks=pytest.mark.at_length)],
+)
 @pytest.mark.parametrize("name", FILES)
-def test_thousands_of_mutants_are_told_or_right_in_every_schedule(name: str) -> None:
-    check_mutants(name, mutants=650, schedules=200)
+def test_thousands_of_mutants_are_told_or_right_in_every_schedule(name: str, mutants: int) -> None:
+    check_mutants(name, mutants=mutants, schedules=200)

@@ -5,7 +5,7 @@ from collections.abc import Collection
 import pytest
 from hypothesis import settings
 
-SLOW = 500
+SLOW = 300
 """Random programs that the slow tests take; `pytest -m at_length` takes those after them."""
 
 
