@@ -82,6 +82,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "tl.shapes": 4096,
     "tl.types": 4096,
     "tl.sources": 256,  # the syntax tree of a kernel
+    "scripts.versions": 16,  # of packages that are installed
     "triton.counters": 512,  # as kernels
     "triton.launches": 4096,  # some numbers for each
     "triton.machine_code": 4096,  # some numbers for each

@@ -217,7 +217,6 @@ def _worked(
     None of the engines does if programs wait longer for memory than engines are busy.
 
     Args:
-        launch: The launch.
         pes: How many PEs there are.
         most: How many programs a PE has at once.
         times: Of its programs.

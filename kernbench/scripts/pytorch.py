@@ -6,11 +6,11 @@ import os
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import cache
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, Final
 
+from kernbench.caches import cached
 from kernbench.errors import UsageError
 from kernbench.following.witnesses import witnesses_of
 from kernbench.process.disorder import disorder_line, disorders
@@ -25,7 +25,7 @@ from kernbench.topology import Topology
 from kernbench.units import PS_PER_US, format_bytes, format_time
 
 
-@cache
+@cached("scripts.versions")
 def _version_of(distribution: str) -> str:
     try:
         return importlib.metadata.version(distribution)
