@@ -112,7 +112,10 @@ def require_ranks(prog: str, ranks: int, flags: str, machine: str, sips: int) ->
         UsageError: If there are more.
     """
     if ranks > sips:
-        raise UsageError(f"{prog}: {flags}: expected at most {sips} ranks, one a SIP of {machine}")
+        raise UsageError(
+            f"{prog}: {flags}: expected at most {sips} ranks, one a SIP of {machine} "
+            f"(--topology, or --set system.sips.count={ranks})"
+        )
 
 
 def require_every_rank(prog: str, ctx: RuntimeContext) -> None:

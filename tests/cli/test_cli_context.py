@@ -22,6 +22,10 @@ Document = dict[str, Any]
 Run = Callable[..., tuple[int, str, str]]
 
 
+_AT_MOST = "expected at most 8 ranks, one a SIP of sip8 (--topology, or --set system.sips.count=16)"
+"""What is said of 16 ranks."""
+
+
 def _document(kernbench: Kernbench, bench: Any, argv: str, code: int = 0, **dials: Any) -> Document:
     with kernbench.context(arguments=tuple(argv.split()), **dials) as ctx:
         assert bench.run(ctx) == code
@@ -237,7 +241,7 @@ def test_the_arithmetic_of_a_large_run(run: Run) -> None:
         ("cp_attention", "--cp 0",
          "argument --cp: expected a whole number of 1 or more, got '0'"),
         ("cp_attention", "--cp 1", "--cp 1: expected 2 or more"),
-        ("cp_attention", "--cp 16", "--cp 16: expected at most 8 ranks, one a SIP of sip8"),
+        ("cp_attention", "--cp 16", "--cp 16: " + _AT_MOST),
         ("cp_attention", "--cp 4 --seq 12", "--seq 12: expected a multiple of 2 x --cp 8"),
         ("cp_attention", "--heads 6", "--heads 6: expected a multiple of --kv-heads 4"),
         ("cp_attention", "--cp 8 --comm a2a", "--kv-heads 4: expected a multiple of --cp 8"),
@@ -255,7 +259,7 @@ def test_the_arithmetic_of_a_large_run(run: Run) -> None:
         ("eval_cp", "--sequence 6", "--sequence 6: expected a multiple of 2 x the larger --cp 4"),
         ("eval_cp", "--ranks 3", "--ranks 3: expected a multiple of --tp x --pp x --cp-eval 2"),
         ("eval_cp", "--ranks 16 --batch 16 --eval-batch 16",
-         "--ranks 16: expected at most 8 ranks, one a SIP of sip8"),
+         "--ranks 16: " + _AT_MOST),
         ("eval_cp", "--eval-batch 5",
          "--eval-batch 5: expected a multiple of --micro-batch x dp of --cp-eval 2"),
         ("eval_cp", "--batch 2", "--batch 2: expected a multiple of --micro-batch x dp of "
