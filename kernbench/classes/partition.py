@@ -131,9 +131,7 @@ class Partition:
 
     def callers_of(self, ranks: Sequence[int]) -> tuple[int, ...]:
         """Returns those of some ranks that run the program, in their order."""
-        if len(ranks) <= len(self._calls):
-            return tuple(rank for rank in ranks if rank in self._calls)
-        if isinstance(ranks, range) and ranks.step == 1:
+        if isinstance(ranks, range) and ranks.step == 1 and len(ranks) > len(self._calls):
             return tuple(rank for rank in self.callers if rank in ranks)
         return tuple(rank for rank in ranks if rank in self._calls)
 
@@ -146,8 +144,7 @@ class Partition:
         Raises:
             NotAlikeError: If the member that runs for a class is not in the group.
         """
-        members = np.array([one.member for one in self.classes])
-        run = members[self.of[np.asarray(ranks)]]
+        run = np.array(self.callers)[self.of[np.asarray(ranks)]]
         place = {rank: number for number, rank in enumerate(ranks) if rank in self._calls}
         if len(place) == len(ranks):
             return None

@@ -57,9 +57,10 @@ def check_choice(
     Raises:
         NotAlikeError: If another group has another one.
     """
-    state, devices = spawn_state_of(process), np.asarray(process.ctx.devices)
+    state = spawn_state_of(process)
     if state.partition is None:
         return
+    devices = np.asarray(process.ctx.devices)
     tiles = Tiling(group.ranks, state.size).check(state.partition)
     for tile in tiles if crosses(process.engine.topology, group.sips) else ():
         sips = tuple(devices[tile].tolist())

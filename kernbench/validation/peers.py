@@ -28,11 +28,11 @@ def _symmetric(torch: Any, row: Row) -> Mapping[str, float]:
         handle.put_signal(peer, 1)
         handle.wait_signal(peer, 1)
 
-    calls: dict[str, Any] = {"barrier": lambda: lambda: handle.barrier(0), "signal": lambda: signal}
-    if what == "fused_all_gather_matmul":
+    meetings: Mapping[str, Call] = {"barrier": lambda: handle.barrier(0), "signal": signal}
+    if what in meetings:
+        call = meetings[what]
+    elif what == "fused_all_gather_matmul":
         call = _fused(torch, row, group.group_name)
-    elif what in calls:
-        call = calls[what]()
     elif what in _POLLING:
         call = _polling(torch, row, handle)
     else:
