@@ -54,9 +54,14 @@ def test_a_wait_that_is_left_out_is_reported_at_the_access(seed: int) -> None:
     _check_planted(seed, 14)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*process groups were made")
-@pytest.mark.parametrize("seed", _MANY)
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(seed, marks=pytest.mark.slow if seed < 1040 else pytest.mark.at_length)
+        for seed in _MANY
+    ],
+)
 def test_many_longer_programs(seed: int) -> None:
     _check_correct(seed, 30)
     _check_planted(seed, 30)

@@ -306,7 +306,7 @@ def test_mutants_are_told_or_right_in_every_schedule(name: str) -> None:
 
 @pytest.mark.parametrize(
     "mutants",
-    [pytest.param(150, marks=pytest.mark.slow), pytest.param(650, marks=pytest.mark.at_length)],
+    [pytest.param(60, marks=pytest.mark.slow), pytest.param(650, marks=pytest.mark.at_length)],
 )
 @pytest.mark.parametrize("name", FILES)
 def test_thousands_of_mutants_are_told_or_right_in_every_schedule(name: str, mutants: int) -> None:

@@ -498,7 +498,10 @@ def test_mutants_are_told_or_right_in_every_schedule(name: str) -> None:
     check_mutants(name, mutants=40, schedules=10)
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "mutants",
+    [pytest.param(100, marks=pytest.mark.slow), pytest.param(400, marks=pytest.mark.at_length)],
+)
 @pytest.mark.parametrize("name", PLANS)
-def test_thousands_of_mutants_are_told_or_right_in_every_schedule(name: str) -> None:
-    check_mutants(name, mutants=400, schedules=100)
+def test_thousands_of_mutants_are_told_or_right_in_every_schedule(name: str, mutants: int) -> None:
+    check_mutants(name, mutants=mutants, schedules=100)

@@ -180,7 +180,13 @@ _FAST = {3, 12, 26, 34, 36}
 
 
 @pytest.mark.parametrize(
-    "seed", [pytest.param(n, marks=[] if n in _FAST else [pytest.mark.slow]) for n in range(40)]
+    "seed",
+    [
+        pytest.param(
+            n, marks=() if n in _FAST else pytest.mark.slow if n < 10 else pytest.mark.at_length
+        )
+        for n in range(40)
+    ],
 )
 def test_a_random_layout_has_the_gradients_of_one_rank(
     seed: int, kernbench: Kernbench, monkeypatch: pytest.MonkeyPatch

@@ -188,7 +188,14 @@ def test_losses_do_not_depend_on_how_the_model_is_split(
 @pytest.mark.parametrize(
     ("tp", "pp", "cp"),
     [
-        pytest.param(tp, pp, cp, marks=[] if (tp, pp, cp) in _FAST else [pytest.mark.slow])
+        pytest.param(
+            *(tp, pp, cp),
+            marks=()
+            if (tp, pp, cp) in _FAST
+            else pytest.mark.slow
+            if tp * pp * cp == 8
+            else pytest.mark.at_length,
+        )
         for tp, pp, cp in itertools.product((1, 2), (1, 2, 4), (1, 2))
         if tp * pp * cp in range(2, 9)
     ],

@@ -75,8 +75,16 @@ def test_all_twins(kernbench: Kernbench, name: str, scheme: str) -> None:
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        # It has the steps of the others.
+        pytest.param(
+            scheme, marks=pytest.mark.slow if scheme == "a2a+p2p" else pytest.mark.at_length
+        )
+        for scheme in SCHEMES
+    ],
+)
 def test_full_sizes(kernbench: Kernbench, scheme: str) -> None:
     ranks = 4 if scheme == "a2a+p2p" else 2
     check(kernbench, [case(FULL["fused_cp_5_1"], "thd", scheme, "bfloat16", ranks)])

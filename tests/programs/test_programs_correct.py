@@ -15,14 +15,11 @@ from programs_sweep import MACHINES, late, mistakes
 from kernbench.testing import Kernbench
 
 PROGRAMS = 2000
-CHUNK = 250
+CHUNK = 150
 CHUNKS = [pytest.param(first, marks=at_length(first)) for first in range(0, PROGRAMS, CHUNK)]
 
 TIMED_CHUNK = 10
-TIMED = [
-    pytest.param(first, marks=pytest.mark.slow if first else ())
-    for first in range(0, 400, TIMED_CHUNK)
-]
+TIMED = [pytest.param(first, marks=at_length(10 * first)) for first in range(0, 400, TIMED_CHUNK)]
 
 CHOICES = st.randoms(use_true_random=False)
 """Choices that hypothesis makes, so that it can look for fewer and smaller ones."""
@@ -130,7 +127,7 @@ def test_every_one_of_many_programs_is_python() -> None:
         compile(source_of(random_program(seed)).text, "program.py", "exec")
 
 
-@pytest.mark.parametrize("examples", [20, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [20, pytest.param(200, marks=pytest.mark.at_length)])
 def test_programs_that_shrink_are_right(kernbench: Kernbench, examples: int) -> None:
     """The same with choices of hypothesis: slower, but a failure comes as a short program."""
     machines = {name: kernbench.context(name) for name in MACHINES}

@@ -19,7 +19,7 @@ from kernbench.runtime_api.multiprocessing import SpawnException
 from kernbench.testing import Kernbench
 
 MUTANTS = 3000
-CHUNK = 250
+CHUNK = 150
 CHUNKS = [pytest.param(first, marks=at_length(first)) for first in range(0, MUTANTS, CHUNK)]
 ATTEMPTS = 100
 """Programs that are looked through for a place for a mistake of one kind."""

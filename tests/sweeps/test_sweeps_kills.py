@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_kills_at_random_moments_lose_nothing(share: float) -> None:
     script = [sys.executable, str(ROOT / "tests" / "sweeps" / "kills.py"), "500"]
     ran = subprocess.run(
-        [*script, "--seconds", "10", "--workers", str(share)],
+        [*script, "--seconds", "6", "--workers", str(share)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,

@@ -111,7 +111,7 @@ def test_after(request, world_batch):
 )
 
 
-@pytest.mark.parametrize("most", ["2", pytest.param("1", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("most", ["2", pytest.param("1", marks=pytest.mark.at_length)])
 def test_a_pool_keeps_a_process_for_each_world_size(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, started: list[int], most: str
 ) -> None:

@@ -102,9 +102,19 @@ def test_an_import_that_fails_in_the_worker_shows_the_users_frames(
     assert ('cannot_import.py", line 2, in deep' in answer["error"]) is ("deep" in source)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["pool", "batch"])
-@pytest.mark.parametrize("how", ["SIGKILL", "hang", "hang in C", "destroys the results"])
+@pytest.mark.parametrize(
+    ("how", "mode"),
+    [
+        pytest.param(how, mode, marks=pytest.mark.slow if mode == seen else pytest.mark.at_length)
+        for how, seen in (
+            ("SIGKILL", "batch"),
+            ("hang", "pool"),
+            ("hang in C", "pool"),
+            ("destroys the results", "batch"),
+        )
+        for mode in ("pool", "batch")
+    ],
+)
 def test_each_way_to_end(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, mode: str, how: str
 ) -> None:

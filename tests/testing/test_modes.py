@@ -27,8 +27,13 @@ def test_outcomes_are_the_same_in_the_three_modes(
     assert outcomes(suite, monkeypatch, "-n0", "--kb-mode=batch") == inline
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("processes", ["-n0", "-n2"])
+@pytest.mark.parametrize(
+    "processes",
+    [
+        pytest.param("-n0", marks=pytest.mark.at_length),
+        pytest.param("-n2", marks=pytest.mark.slow),
+    ],
+)
 def test_outcomes_are_the_same_in_batches_of_any_size(
     suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, processes: str
 ) -> None:
