@@ -4,7 +4,7 @@ import random
 from collections import Counter
 
 import pytest
-from examples import at_length, examples
+from examples import examples, slow_or_at_length
 from hypothesis import HealthCheck, find, given, settings
 from hypothesis import strategies as st
 from programs_random import random_program
@@ -16,10 +16,14 @@ from kernbench.testing import Kernbench
 
 PROGRAMS = 2000
 CHUNK = 150
-CHUNKS = [pytest.param(first, marks=at_length(first)) for first in range(0, PROGRAMS, CHUNK)]
+CHUNKS = [
+    pytest.param(first, marks=slow_or_at_length(first)) for first in range(0, PROGRAMS, CHUNK)
+]
 
 TIMED_CHUNK = 10
-TIMED = [pytest.param(first, marks=at_length(10 * first)) for first in range(0, 400, TIMED_CHUNK)]
+TIMED = [
+    pytest.param(first, marks=slow_or_at_length(10 * first)) for first in range(0, 400, TIMED_CHUNK)
+]
 
 CHOICES = st.randoms(use_true_random=False)
 """Choices that hypothesis makes, so that it can look for fewer and smaller ones."""

@@ -5,7 +5,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from examples import at_length, examples
+from examples import examples, slow_or_at_length
 from programs_model import differences, expected
 from programs_mutants import KINDS, random_mutant
 from programs_places import Mutant
@@ -20,7 +20,7 @@ from kernbench.testing import Kernbench
 
 MUTANTS = 3000
 CHUNK = 150
-CHUNKS = [pytest.param(first, marks=at_length(first)) for first in range(0, MUTANTS, CHUNK)]
+CHUNKS = [pytest.param(first, marks=slow_or_at_length(first)) for first in range(0, MUTANTS, CHUNK)]
 ATTEMPTS = 100
 """Programs that are looked through for a place for a mistake of one kind."""
 

@@ -18,7 +18,7 @@ def examples(count: int) -> int:
     return max(1, count * settings().max_examples // 100)
 
 
-def at_length(first: int) -> Collection[pytest.MarkDecorator]:
+def slow_or_at_length(first: int) -> Collection[pytest.MarkDecorator]:
     """Returns the markers of a chunk of random programs: the first chunk runs by default.
 
     Args:
