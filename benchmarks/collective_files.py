@@ -24,8 +24,8 @@ from kernbench.ccl.files.load import load
 from kernbench.ccl.files.lower import lower
 from kernbench.ccl.files.program import Program, module_of
 from kernbench.ccl.files.prove import prove
-from kernbench.ccl.files.verdict import Verdict
 from kernbench.ccl.files.rounds import Lowered
+from kernbench.ccl.files.verdict import Verdict
 from kernbench.ccl.files.write import as_xml
 from kernbench.ccl.plan import Plan, Setting, plan_of
 from kernbench.ccl.programs import channels_of
