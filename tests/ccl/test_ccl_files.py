@@ -141,7 +141,11 @@ CHANGES = {
     "typo": ((1, 0), {"chann": "0"}, "did you mean `chan`?"),
     "operation": ((), {"coll": "allreduc"}, "did you mean `allreduce`?"),
     "flag": ((1, 0, 0), {"hasdep": "yes"}, "step 0 hasdep: expected 0 or 1; got 'yes'"),
-    "long number": ((1, 0, 0), {"cnt": "9" * 5000}, "step 0 cnt: expected a number from 1 to 10^19"),
+    "long number": (
+        (1, 0, 0),
+        {"cnt": "9" * 5000},
+        "step 0 cnt: expected a number from 1 to 10^19",
+    ),
     "chunks": ((), {"nchunksperloop": "4000000000000"}, "1048576 chunks for each of 4 ranks"),
     "scratch": ((1,), {"s_chunks": "4000000000000"}, "rank 1 s_chunks: expected at most 1048576"),
     "sizes": ((), {"minBytes": "9", "maxBytes": "8"}, "maxBytes: expected at least minBytes, 9"),
