@@ -100,6 +100,22 @@ def test_data_that_nobody_receives_are_told() -> None:
     assert [f.kind for f in verdict_of(xml).findings] == ["left"]
 
 
+def test_a_file_for_calls_in_and_out_of_place_is_proved_for_both() -> None:
+    xml = Xml("allgather", 2, 2)
+    xml.root.set("outofplace", "1")
+    for rank in range(2):
+        block = xml.block(rank, 1 - rank, 1 - rank)
+        xml.step(block, "s", ("i", 0))
+        xml.step(block, "r", ("i", 0), ("o", 1 - rank))
+    found = verdict_of(xml)  # out of place, nobody writes a rank's own chunk
+    assert found.modes == ("in place", "out of place")
+    assert [one.kind for one in found.findings] == ["result"] * 2
+    assert all(one.text.endswith("[out of place]") for one in found.findings)
+    for rank in range(2):
+        xml.step(xml.gpus[rank][0], "cpy", ("i", 0), ("o", rank))
+    assert verdict_of(xml).proved
+
+
 def test_waits_that_order_nothing_new_are_named() -> None:
     xml = ccl_files.all_pairs_all_reduce(2)
     adder = xml.gpus[0][1]

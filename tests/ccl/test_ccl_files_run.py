@@ -58,6 +58,18 @@ def unequal_swap() -> Xml:
     return xml
 
 
+def through_its_own_place() -> Xml:
+    """Right out of place alone: what comes lies for a while where the input is in place."""
+    xml = Xml("allgather", 2, 2, inside=False)
+    for rank in range(2):
+        block = xml.block(rank, 1 - rank, 1 - rank)
+        xml.step(block, "s", ("i", 0))
+        xml.step(block, "r", ("i", 0), ("o", rank))
+        xml.step(block, "cpy", ("o", rank), ("o", 1 - rank))
+        xml.step(block, "cpy", ("i", 0), ("o", rank))
+    return xml
+
+
 def in_turn(ranks: int) -> Xml:
     """Each rank adds the shares of the others in the order of their numbers, as they come.
 
@@ -81,6 +93,7 @@ def in_turn(ranks: int) -> Xml:
 
 RUN = {
     **FILES,
+    "through its own place": through_its_own_place,
     "in turn 4": partial(in_turn, 4),
     "two sends first": two_sends_first,
     "unequal swap": unequal_swap,
