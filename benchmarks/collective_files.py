@@ -2,7 +2,8 @@
 
 `python benchmarks/collective_files.py DIR` also proves every XML file and every plan of MSCCL++
 below a folder, such as a checkout of public ones, and says which are not proved, and how many need
-more than one slot.
+more than one slot. `--times DIR` prints the simulated time of the XML files of 8 ranks there, for
+64 MiB, beside the shipped algorithm of equal messages over the same queues.
 """
 
 import sys
@@ -16,14 +17,19 @@ import numpy as np
 from _allreduce import AllReduce, ring
 
 from kernbench.ccl.algorithms import ring as shipped
+from kernbench.ccl.alone import time_alone
+from kernbench.ccl.config import choose, find_ccl_file, load_ccl
 from kernbench.ccl.files import msccl_xml
 from kernbench.ccl.files.load import load
 from kernbench.ccl.files.lower import lower
-from kernbench.ccl.files.program import Program
+from kernbench.ccl.files.program import Program, module_of
 from kernbench.ccl.files.prove import prove
+from kernbench.ccl.files.rounds import Lowered
 from kernbench.ccl.files.verdict import Verdict
 from kernbench.ccl.files.write import as_xml
 from kernbench.ccl.plan import Plan, Setting, plan_of
+from kernbench.ccl.programs import channels_of
+from kernbench.cli.collective_running import as_algorithm
 from kernbench.errors import KernbenchError
 from kernbench.topology import load_topology
 
@@ -32,6 +38,7 @@ COUNT = (64 << 20) // 4
 REPEATS = 5
 MOST_SECONDS = 1.0
 MOST_RATIO = 1.5
+MACHINES = ("h200x8", "sip8", "mi300x8")
 
 
 def plan(ranks: int) -> Plan:
@@ -87,7 +94,56 @@ def prove_all(folder: Path) -> None:
     print(f"{proved} of {len(files)} files proved in {took:.1f} s; {more} need more than one slot")
 
 
+def shipped_like(lowered: Lowered, sent: int, *, links: bool) -> str:
+    """Returns the shipped algorithm whose messages are most like those of a file.
+
+    Args:
+        lowered: The file.
+        sent: Chunks that all ranks send.
+        links: Whether it runs over all links of a rank at once.
+    """
+    file, pairs = lowered.file, len(lowered.pairs)
+    if pairs < file.ranks * (file.ranks - 1) and file.operation != "all_to_all":
+        return "ring"
+    two = file.operation == "all_reduce" and sent < file.chunks * pairs
+    return ("two_shot" if two else "direct") + ("_links" if links else "")
+
+
+def time_all(folder: Path) -> None:
+    rows, path = [], find_ccl_file()
+    loaded = load_ccl(path)
+    for name in sorted(folder.rglob("*.xml")):
+        try:
+            file = load(name)
+            verdict = prove(file)
+        except KernbenchError:
+            continue
+        if file.ranks != RANKS or not verdict.proved:
+            continue
+        row = [name.stem[:40], file.operation, file.protocol]
+        for machine in MACHINES:
+            topology = load_topology(machine).topology_obj
+            mine = as_algorithm(file, module_of(name), topology)
+            links = channels_of(mine, topology, tuple(range(RANKS)))[0] > 1
+            like = shipped_like(lower(file), verdict.chunks, links=links)
+            theirs = replace(
+                choose(loaded, path, like, topology.machine.system), queue=mine.queue, inside=None
+            )
+            times = [
+                time_alone(topology, one, file.operation, RANKS, 4 * COUNT)
+                for one in (mine, theirs)
+            ]
+            row += [f"{times[0] / 1e6:.0f} us", f"{times[0] / times[1]:.2f} of {like}"]
+        rows.append(tuple(row))
+    names = [column for machine in MACHINES for column in (machine, "")]
+    _measure.show("64 MiB at 8 ranks, simulated", ("file", "operation", "protocol", *names), rows)
+
+
 def main() -> None:
+    if sys.argv[1:2] == ["--times"]:
+        for folder in sys.argv[2:]:
+            time_all(Path(folder))
+        return
     channels = 13  # of 16 ranks, each with 60 sends and receives
     text = as_xml("large", "all_reduce", [plan(16)] * channels)
     steps = text.count("<step ")

@@ -80,7 +80,9 @@ class CutBound:
         )
 
 
-def shortfall(bound: CutBound, time: int, least: float, algorithm: str) -> str | None:
+def shortfall(
+    bound: CutBound, time: int, least: float, algorithm: str, issued: int = 0
+) -> str | None:
     """Returns what limits an operation; None if it gets half of its cut bound or more.
 
     Args:
@@ -88,11 +90,12 @@ def shortfall(bound: CutBound, time: int, least: float, algorithm: str) -> str |
         time: How long it takes, in picoseconds.
         least: About how long it would take with hardly any bytes, in picoseconds.
         algorithm: Name of its algorithm.
+        issued: How long a host takes to issue it, in picoseconds; `time` may hold that, too.
     """
     if time <= _HALF * bound.time:
         return None
     share = f"{100 * bound.time / time:.3g} % of the bound of the links"
-    if time <= _HALF * least:
+    if time - issued <= _HALF * least:
         return f"limited by launch and latencies ({least / 1e6:.3g} us): {share}, {bound}"
     return f"limited by the messages of {algorithm}: {share}, {bound}"
 

@@ -1,7 +1,7 @@
 """Profiles of queues in `ccl.yaml`, and what a library's channels and its own estimate say."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple, Protocol
 
 from kernbench.ccl.operations import OPERATIONS
 from kernbench.ccl.plan import Algorithm
@@ -19,6 +19,20 @@ ChannelCount = Annotated[int, Range(1, 1 << 10)]
 Percent = Annotated[int, Range(100, 10_000)]
 
 
+class Fit(Protocol):
+    """Returns the program of a file for some queues."""
+
+    def __call__(self, slots: int, units: int, *, over_links: bool) -> Algorithm:
+        """Returns it.
+
+        Args:
+            slots: Messages that may be under way between two ranks.
+            units: How many times `n_elem` elements a message holds, at least.
+            over_links: Whether several channels send over a link each.
+        """
+        ...
+
+
 class Scope(NamedTuple):
     """What a file of a collective is for.
 
@@ -28,7 +42,7 @@ class Scope(NamedTuple):
         most: Most bytes of them.
         ways: To how many others a rank sends at a time, at most.
         pairs: Ranks between which messages go.
-        over_links: The program, for several channels that send over a link each.
+        fit: Returns its program for some queues.
     """
 
     ranks: int
@@ -36,7 +50,7 @@ class Scope(NamedTuple):
     most: int
     ways: int
     pairs: frozenset[tuple[int, int]]
-    over_links: Algorithm
+    fit: Fit
 
     def holds(self, ranks: int, nbytes: int) -> bool:
         """Returns whether a call of so many ranks and bytes is one that the file is for."""

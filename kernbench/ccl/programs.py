@@ -17,6 +17,10 @@ _EACH: Final = 2
 """Channels of a file for each link of a rank: one sends while the other waits for what comes."""
 
 
+_WIDEST: Final = 16
+"""Bytes of the largest element, a complex number."""
+
+
 @dataclass(frozen=True)
 class ChannelProgram:
     """What the ranks run in one channel.
@@ -78,8 +82,10 @@ def programs_of(
     grid = topology.grid(sips) if rails is None else (n,)
     channels, on_walk = channels_of(chosen, topology, sips)
     of_chunks = chosen.scope is not None and channels > 1
-    if chosen.scope is not None and of_chunks:
-        algorithm = chosen.scope.over_links
+    if chosen.scope is not None:
+        queue = chosen.queue
+        units = max(1, queue.slot_size // (_WIDEST * chosen.align))
+        algorithm = chosen.scope.fit(queue.n_slots, units, over_links=of_chunks)
     found = []
     for number in range(channels):
         walk, program = number // on_walk, algorithm

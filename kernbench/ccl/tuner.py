@@ -300,7 +300,10 @@ class Choices:
             least = self._estimator.estimate(chosen, operation, len(sips), tuple(sips))
         except _NO_ESTIMATE:
             least = None
-        return shortfall(bound, time, least or 0.0, chosen.name)
+        host = self._system.host
+        issued = host.dispatch_of.collective
+        issued = host.dispatch if issued is None else issued
+        return shortfall(bound, time, least or 0.0, chosen.name, issued)
 
     def bound(
         self, operation: str, nbytes: int, sips: Sequence[int], root: int = 0

@@ -1,6 +1,6 @@
 """`kernbench collective show`, `time`, `write` and `search`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -76,12 +76,9 @@ def write_algorithm(name: str, operation: str, ranks: int, machine: str, out: Pa
         UsageError: If there is no such algorithm, operation or machine.
         UnsupportedError: If the algorithm has no plan.
     """
-    if operation not in OPERATIONS:
-        known = ", ".join(OPERATIONS)
-        hint = did_you_mean(operation, OPERATIONS)
-        raise UsageError(f"--operation: expected one of {known}; got {operation!r}", hint=hint)
+    _check_operation(operation, OPERATIONS)
     topology = load_topology(machine).topology_obj
-    _check_ranks(ranks, topology)
+    _check_ranks(ranks, topology, "the group")
     path = find_ccl_file()
     chosen = choose(load_ccl(path), path, name, topology.machine.system)
     sips = tuple(range(ranks))
@@ -113,6 +110,7 @@ def search_schedule(operation: str, ranks: int, machine: str, size: str, out: Pa
         UsageError: If the machine, the ranks or the size cannot be used.
         UnsupportedError: If the operation is not searched.
     """
+    _check_operation(operation, OPERATIONS)
     topology = load_topology(machine).topology_obj
     rounds = gathering_rounds(topology, ranks)
     plan = plan_for(operation, rounds, ranks)
@@ -130,10 +128,20 @@ def search_schedule(operation: str, ranks: int, machine: str, size: str, out: Pa
     time_file(out, machine, (size, size, 2))
 
 
-def _check_ranks(ranks: int, topology: Topology) -> None:
+def _check_operation(operation: str, known: Collection[str]) -> None:
+    if operation not in known:
+        hint = did_you_mean(operation, known)
+        expected = f"expected one of {', '.join(known)}"
+        raise UsageError(f"--operation: {expected}; got {operation!r}", hint=hint)
+
+
+def _check_ranks(ranks: int, topology: Topology, who: str) -> None:
     if ranks > topology.world_size:
         name = topology.machine.system.name
-        raise UsageError(f"{name} has {topology.world_size} SIPs; the file has {ranks} ranks")
+        raise UsageError(
+            f"{name} has {topology.world_size} SIPs; {who} has {ranks} ranks",
+            hint="--topology names a larger machine; `kernbench list` shows the shipped ones",
+        )
 
 
 def time_file(path: Path, machine: str, sizes: tuple[str, str, int]) -> None:
@@ -148,9 +156,9 @@ def time_file(path: Path, machine: str, sizes: tuple[str, str, int]) -> None:
         UnsupportedError: If the file is wrong.
     """
     file, topology = load(path), load_topology(machine).topology_obj
-    _check_ranks(file.ranks, topology)
+    _check_ranks(file.ranks, topology, "the file")
     steps = _sizes(*sizes, file.operation, file.ranks)
-    chosen = _chosen(file, module_of(path, relaxed=True), topology)
+    chosen = as_algorithm(file, module_of(path, relaxed=True), topology)
     choices = Choices(None, (), topology)
     system = topology.machine.system
     lines = [
@@ -217,7 +225,7 @@ def _spelt(text: str) -> str:
     )
 
 
-def _chosen(file: Blocks, module: ModuleType, topology: Topology) -> Chosen:
+def as_algorithm(file: Blocks, module: ModuleType, topology: Topology) -> Chosen:
     """Returns the file as an algorithm, over the queues of its protocol if the machine has them."""
     path, system = find_ccl_file(), topology.machine.system
     loaded = load_ccl(path)

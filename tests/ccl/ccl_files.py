@@ -51,6 +51,7 @@ class Xml:
 
     def block(self, rank: int, send: int = -1, recv: int = -1, chan: int = 0) -> ET.Element:
         gpu = self.gpus[rank]
+        self.root.set("nchannels", str(max(chan + 1, int(self.root.attrib["nchannels"]))))
         given = {"id": len(gpu), "send": send, "recv": recv, "chan": chan}
         return ET.SubElement(gpu, "tb", {k: str(v) for k, v in given.items()})
 

@@ -100,6 +100,22 @@ def test_data_that_nobody_receives_are_told() -> None:
     assert [f.kind for f in verdict_of(xml).findings] == ["left"]
 
 
+def test_a_file_for_calls_in_and_out_of_place_is_proved_for_both() -> None:
+    xml = Xml("allgather", 2, 2)
+    xml.root.set("outofplace", "1")
+    for rank in range(2):
+        block = xml.block(rank, 1 - rank, 1 - rank)
+        xml.step(block, "s", ("i", 0))
+        xml.step(block, "r", ("i", 0), ("o", 1 - rank))
+    found = verdict_of(xml)  # out of place, nobody writes a rank's own chunk
+    assert found.modes == ("in place", "out of place")
+    assert [one.kind for one in found.findings] == ["result"] * 2
+    assert all(one.text.endswith("[out of place]") for one in found.findings)
+    for rank in range(2):
+        xml.step(xml.gpus[rank][0], "cpy", ("i", 0), ("o", rank))
+    assert verdict_of(xml).proved
+
+
 def test_waits_that_order_nothing_new_are_named() -> None:
     xml = ccl_files.all_pairs_all_reduce(2)
     adder = xml.gpus[0][1]
@@ -113,6 +129,7 @@ WRONG = {
     "no xml": ("<algo", "expected XML"),
     "an entity": ('<!DOCTYPE a [<!ENTITY b "c">]><algo/>', "expected no document type"),
     "another element": ("<alg/>", "did you mean `algo`?"),
+    "words": ("<algo>a word</algo>", "expected elements and nothing between them; got 'a word'"),
 }
 
 
@@ -130,7 +147,7 @@ CHANGES = {
     "no number": ((1, 0, 0), {"srcoff": "one"}, "expected a number from 0 on; got 'one'"),
     "offset": ((1, 0, 0), {"srcoff": "4"}, "expected chunks of i up to 3; got 4"),
     "count": ((1, 0, 0), {"cnt": "2", "srcoff": "3"}, "expected chunks of i up to 3; got 4"),
-    "counts differ": ((1, 0, 0), {"cnt": "2", "srcoff": "1"}, "receives 1 chunks; line"),
+    "counts differ": ((1, 0, 0), {"cnt": "2", "srcoff": "1"}, "receives a count of 1; line"),
     "step order": ((1, 0, 0), {"s": "1"}, "expected steps in order, here 0; got 1"),
     "no such block": ((1, 0, 0), {"depid": "7"}, "there is no block 7"),
     "peer": ((1, 0), {"send": "4"}, "expected another rank up to 3, or -1; got 4"),
@@ -140,12 +157,19 @@ CHANGES = {
     "typo": ((1, 0), {"chann": "0"}, "did you mean `chan`?"),
     "operation": ((), {"coll": "allreduc"}, "did you mean `allreduce`?"),
     "flag": ((1, 0, 0), {"hasdep": "yes"}, "step 0 hasdep: expected 0 or 1; got 'yes'"),
-    "long number": ((1, 0, 0), {"cnt": "9" * 5000}, "step 0 cnt: expected a number from 1 on"),
+    "long number": (
+        (1, 0, 0),
+        {"cnt": "9" * 5000},
+        "step 0 cnt: expected a number from 1 to 10^19",
+    ),
     "chunks": ((), {"nchunksperloop": "4000000000000"}, "1048576 chunks for each of 4 ranks"),
     "scratch": ((1,), {"s_chunks": "4000000000000"}, "rank 1 s_chunks: expected at most 1048576"),
     "sizes": ((), {"minBytes": "9", "maxBytes": "8"}, "maxBytes: expected at least minBytes, 9"),
     "reduction": ((), {"redop": "max"}, "expected a file for every reduction; got one for 'max'"),
     "mode": ((), {"inplace": "0"}, "expected inplace or outofplace to be 1"),
+    "no mode": ((), {"inplace": "2"}, "inplace: expected 0 or 1; got '2'"),
+    "channel": ((1, 0), {"chan": "4"}, "expected a channel up to 3, as nchannels says; got 4"),
+    "no channels": ((), {"nchannels": "0"}, "nchannels: expected a number from 1 on; got '0'"),
 }
 
 
@@ -153,6 +177,7 @@ CHANGES = {
 def test_wrong_values_are_told_with_their_places(case: str) -> None:
     place, given, told = CHANGES[case]
     xml = ccl_files.ring_all_reduce(4)
+    xml.root.set("nchannels", "4")
     element = xml.root
     for index in place:
         element = element[index]

@@ -80,12 +80,15 @@ def test_a_size_is_that_of_whole_elements_and_search_writes_no_file_without_one(
     assert code == 2
     assert "-b: expected at least 16 bytes, a float32 a block; got 0" in text
     assert not out.exists()
+    code, text = kernbench("search", "--ranks", 4, "-o", out, "--operation", "all_gathr")
+    assert code == 2
+    assert "did you mean `all_gather`?" in text
 
 
 def test_more_ranks_than_sips_are_refused(ring: Path) -> None:
     code, text = kernbench("write", "ring", "--ranks", 9, "-o", ring)
     assert code == 2
-    assert "h200x8 has 8 SIPs; the file has 9 ranks" in text
+    assert "h200x8 has 8 SIPs; the group has 9 ranks" in text
 
 
 @pytest.mark.parametrize("operation", ["all_gather", "reduce_scatter", "all_reduce"])

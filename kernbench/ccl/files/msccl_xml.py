@@ -107,6 +107,7 @@ class _Tree:
         parser.StartElementHandler = self._start
         parser.EndElementHandler = self._end
         parser.StartDoctypeDeclHandler = self._doctype
+        parser.CharacterDataHandler = self._words
         self._open: list[_Element] = []
         self.root: _Element | None = None
 
@@ -125,6 +126,11 @@ class _Tree:
     def _doctype(self, *_: object) -> None:
         text = "expected no document type: entities are not read"
         self._problems.stop(self._mark(), "F13", text, "remove the declaration")
+
+    def _words(self, text: str) -> None:
+        if text.strip():
+            expected = f"expected elements and nothing between them; got {short(text.strip())!r}"
+            self._problems.add(self._mark(), "F1", "", expected)
 
     def _start(self, tag: str, given: dict[str, str]) -> None:
         element = _Element(tag, self._mark(), given)
@@ -181,7 +187,8 @@ class _Reader:
             number = None
         if number is None or number < least:
             code = "F2" if number is None else "F3"
-            expected = f"expected a number from {least} on; got {short(text)!r}"
+            most = "on" if len(text) < _DIGITS else f"to 10^{_DIGITS - 1}"
+            expected = f"expected a number from {least} {most}; got {short(text)!r}"
             self.problems.add(element.mark, code, f"{where} {name}".strip(), expected)
             return least
         return number
@@ -199,6 +206,7 @@ class _Reader:
         if operation not in {"", "all_reduce"} and chunks % ranks:
             text = f"expected a multiple of the {ranks} ranks; got {chunks}"
             problems.add(root.mark, "F12", "nchunksperloop", text)
+        channels = self.number(root, "nchannels", "", 1)
         least = self.number(root, "minBytes", "")
         most = self.number(root, "maxBytes", "") or _NO_LIMIT
         if least > most:
@@ -219,6 +227,7 @@ class _Reader:
             where = f"rank {rank}"
             extents.append(Extents(*(self.number(gpu, f"{b}_chunks", where) for b in "ios")))
             blocks.append(self._blocks(rank, gpu, ranks))
+            self._check_channels(gpu, blocks[-1], channels)
         self._check_room(root, gpus, chunks, extents)
         problems.check()
         file = Blocks(
@@ -238,6 +247,13 @@ class _Reader:
         problems.check()
         return file
 
+    def _check_channels(self, gpu: _Element, blocks: tuple[Block, ...], channels: int) -> None:
+        """Checks that blocks that send or receive have one of the channels that are connected."""
+        for tb, block in zip(gpu.all("tb"), blocks, strict=False):  # none if a number stands twice
+            if block.channel >= channels and (block.to, block.source) != (NOBODY, NOBODY):
+                text = f"expected a channel up to {channels - 1}, as nchannels says; got"
+                self.problems.add(tb.mark, "F4", f"{block} chan", f"{text} {block.channel}")
+
     def _check_room(
         self, root: _Element, gpus: list[_Element], chunks: int, extents: list[Extents]
     ) -> None:
@@ -252,8 +268,14 @@ class _Reader:
                     self.problems.add(gpu.mark, "F3", where, f"{expected}; got {many}")
 
     def _modes(self) -> tuple[Mode, ...]:
-        inside = self.number(self.root, "inplace", "") > 0
-        outside = self.number(self.root, "outofplace", "", default=int(not inside)) > 0
+        given, said = self.root.given, {}
+        for name in ("inplace", "outofplace"):
+            text = given.get(name, "0" if given["inplace"] == "1" else "1")
+            if text not in {"0", "1"}:
+                expected = f"expected 0 or 1; got {short(text)!r}"
+                self.problems.add(self.root.mark, "F2", name, expected)
+            said[name] = text != "0"
+        inside, outside = said["inplace"], said["outofplace"]
         if not (inside or outside):
             text = "expected inplace or outofplace to be 1"
             self.problems.add(self.root.mark, "F12", "<algo>", text)

@@ -1,14 +1,16 @@
 """A lowered file as an algorithm of a collective: what each rank exchanges."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kernbench.caches import cached
 from kernbench.ccl.files.load import load
 from kernbench.ccl.files.lower import lower
-from kernbench.ccl.files.rounds import Lowered, Move, Transfer
+from kernbench.ccl.files.rounds import Lowered, Move, Round, Transfer
 from kernbench.ccl.plan import NOTHING, Comm
 from kernbench.ccl.profiles import Scope
 from kernbench.errors import UsageError
@@ -25,22 +27,45 @@ class _Exchange(NamedTuple):
     span: int
 
 
+_Matching = tuple[int, list[Transfer]]
+"""A matching of one turn."""
+
+
+class _Turn(NamedTuple):
+    """A round of one turn."""
+
+    turn: int
+    round: Round
+
+
+@dataclass(frozen=True)
 class Program:
     """The algorithm of a file, for groups of as many ranks as it is for.
 
-    Where each transfer is a single message, what leaves in a round leaves before anything is waited
-    for. Where transfers wait in slots while others go on, the file is repeated for parts of chunks
-    that are a message each, as a library's kernel loops over its slots.
+    One program of a rank stands for all of its blocks, and a kernel's blocks wait for each other
+    only where the file says so. So what leaves in a round leaves before anything is waited for, as
+    far as the slots reach. Where rounds are uneven, or transfers wait in slots while others go on,
+    the file is repeated for parts of chunks that are a message each, as a library's kernel repeats
+    it for parts of a buffer (`gridOffset` in msccl's `interpreter.h`). A block begins its next
+    repetition when it has ended one, so that blocks are in different ones: if rounds are uneven,
+    each round here goes together with the earlier rounds of the later repetitions.
 
-    Args:
+    Attributes:
         lowered: The file as rounds.
+        slots: Messages that may be under way between two ranks.
+        units: How many times `n_elem` elements a message holds.
         over_links: Whether channels share each chunk, and send over a link each: the file is then
             repeated in any case, so that messages to all peers leave at once.
     """
 
-    def __init__(self, lowered: Lowered, *, over_links: bool = False) -> None:
-        self.lowered = lowered
-        self.over_links = over_links
+    lowered: Lowered
+    slots: int = 1
+    units: int = 1 << 30
+    over_links: bool = False
+
+    def fit(self, slots: int, units: int, *, over_links: bool) -> "Program":
+        """Returns the algorithm for some queues; see the attributes."""
+        return replace(self, slots=slots, units=units, over_links=over_links)
 
     def __call__(self, comm: Comm) -> None:
         """Exchanges what the file says.
@@ -48,61 +73,169 @@ class Program:
         Raises:
             UsageError: If the group has another number of ranks (F12).
         """
-        lowered, file = self.lowered, self.lowered.file
+        file = self.lowered.file
         if comm.world_size != file.ranks:
             raise UsageError(
                 f"{file.path} is for {file.ranks} ranks; the group has {comm.world_size}",
                 hint="name another algorithm for this group",
                 code="F12",
             )
-        looped = lowered.buffered or self.over_links
-        turns = -(-comm.messages // lowered.parts) if looped else 1
-        single = comm.messages * lowered.widest <= lowered.parts * turns
-        comm.cut(lowered.parts * turns, lowered.scratch)
-        exchanges = list(self._of(comm.rank, comm.channel, at_once=single))
-        for turn in range(turns):
-            for one in exchanges:
-                self._exchange(comm, one, turns, turn)
-
-    def _exchange(self, comm: Comm, one: _Exchange, turns: int, turn: int) -> None:
+        lowered, turns = self.lowered, 1
+        uneven = not lowered.buffered and lowered.uneven(links=self.over_links)
+        if lowered.buffered or uneven or self.over_links:
+            coarse = lowered.coarse
+            turns = -(-comm.messages // coarse.parts)
+            if turns > 1 or self.over_links:
+                lowered = coarse
+        parts = lowered.parts * turns
+        comm.cut(parts, lowered.scratch)
         # Parts of chunks in a row do not lie in a row, nor do shares.
         apart = turns > 1 or self.over_links
-        for chunk in range(one.span if apart else 1):
-            comm.exchange(
-                send=_part(one.send, chunk, turns, turn),
-                to=one.to,
-                receive=_part(one.receive, chunk, turns, turn),
-                source=one.source,
-                combine="reduce" if one.adds else "copy",
-                span=1 if apart else one.span,
-            )
+        for turn, one in self._of(lowered, comm, turns, overlap=uneven, apart=apart):
+            for chunk in range(one.span if apart else 1):
+                comm.exchange(
+                    send=_part(one.send, chunk, turns, turn),
+                    to=one.to,
+                    receive=_part(one.receive, chunk, turns, turn),
+                    source=one.source,
+                    combine="reduce" if one.adds else "copy",
+                    span=1 if apart else one.span,
+                )
 
-    def _of(self, rank: Any, channel: int, *, at_once: bool) -> Iterator[_Exchange]:
-        """Yields the exchanges of a rank.
+    def _of(
+        self, lowered: Lowered, comm: Comm, turns: int, *, overlap: bool, apart: bool
+    ) -> Iterator[tuple[int, _Exchange]]:
+        """Yields the exchanges of a rank, each with its turn.
 
         Args:
-            channel: Number of the channel.
-            at_once: Whether each transfer is a single message.
+            lowered: The rounds.
+            comm: The collective.
+            turns: How often the file is repeated.
+            overlap: Whether rounds of different turns go together.
+            apart: Whether each chunk is a message, or several, of its own.
         """
-        for each in self.lowered.rounds:
-            for one in (*each.first, *each.copies):
-                if isinstance(one, Move):
-                    if one.rank == rank:
-                        yield _Exchange(one.source, rank, one.target, rank, one.adds, one.span)
-                elif one.receiver == rank:
-                    yield _arriving(one)
+        rank, rounds = comm.rank, lowered.rounds
+
+        def messages(span: int) -> int:
+            return self._messages(comm.messages, lowered.parts * turns, span, apart=apart)
+
+        if overlap and not self.over_links and 2 * _most(rounds, messages) <= self.slots:
+            yield from _ahead(rounds, rank, turns, comm.world_size)
+            return
+        for wave in _overlapping(rounds, turns) if overlap else _plain(rounds, turns):
+            for turn, each in wave:
+                yield from ((turn, one) for one in _before(each, rank))
+            matchings = [(turn, one) for turn, each in wave for one in each.matchings]
             # They depend on nothing of each other: each channel begins with another, so that as
             # many as a rank sends to keep a link to each of these busy all the time.
-            begin = channel % max(len(each.matchings), 1)
-            matchings = [*each.matchings[begin:], *each.matchings[:begin]]
-            for group in _groups(matchings) if at_once else [[m] for m in matchings]:
+            begin = comm.channel % max(len(matchings), 1)
+            for group in self._groups([*matchings[begin:], *matchings[:begin]], messages):
                 if len(group) == 1:
-                    yield from _both(group[0], rank)
+                    ((turn, matching),) = group
+                    yield from ((turn, one) for one in _both(matching, rank))
                     continue
-                transfers = [one for matching in group for one in matching]
-                yield from (_leaving(one) for one in transfers if one.sender == rank)
-                yield from (_arriving(one) for one in transfers if one.receiver == rank)
-            yield from (_leaving(one) for one in each.sent if one.sender == rank)
+                pairs = [(turn, one) for turn, matching in group for one in matching]
+                yield from ((turn, _leaving(one)) for turn, one in pairs if one.sender == rank)
+                yield from ((turn, _arriving(one)) for turn, one in pairs if one.receiver == rank)
+            for turn, each in wave:
+                yield from ((turn, _leaving(one)) for one in each.sent if one.sender == rank)
+
+    def _messages(self, whole: int, parts: int, span: int, *, apart: bool) -> int:
+        """Returns how many messages some chunks in a row take, at most.
+
+        Args:
+            whole: Full messages of the largest block.
+            parts: Chunks of a block.
+            span: Chunks in a row.
+            apart: Whether each is sent by itself.
+        """
+        one = -(-whole // parts)
+        if span == 1 or apart:
+            return span * one
+        # Each chunk may be longer than its share by less than `n_elem` elements.
+        rows = -(-(span * (whole * self.units + parts)) // (parts * self.units))
+        return min(span * one, rows)
+
+    def _groups(
+        self, matchings: list[_Matching], messages: Callable[[int], int]
+    ) -> Iterator[list[_Matching]]:
+        """Yields matchings that may all leave before any is waited for.
+
+        Between two ranks, they have no more messages than slots: nobody waits for ever.
+        """
+        group: list[_Matching] = []
+        held: Counter[tuple[int, int]] = Counter()
+        for matching in matchings:
+            new = {(one.sender, one.receiver): messages(one.span) for one in matching[1]}
+            if any(held[pair] + count > self.slots for pair, count in new.items()) and group:
+                yield group
+                group, held = [], Counter()
+            group.append(matching)
+            held.update(new)
+        if group:
+            yield group
+
+
+def _before(each: Round, rank: int) -> Iterator[_Exchange]:
+    """Yields the moves of a rank before the matchings of a round, and what arrives then."""
+    for one in (*each.first, *each.copies):
+        if isinstance(one, Move):
+            if one.rank == rank:
+                yield _Exchange(one.source, rank, one.target, rank, one.adds, one.span)
+        elif one.receiver == rank:
+            yield _arriving(one)
+
+
+def _plain(rounds: Sequence[Round], turns: int) -> Iterator[list[_Turn]]:
+    """Yields what goes together: each round, turn after turn."""
+    for turn in range(turns):
+        for each in rounds:
+            yield [_Turn(turn, each)]
+
+
+def _overlapping(rounds: Sequence[Round], turns: int, by: int = 1) -> Iterator[list[_Turn]]:
+    """Yields what goes together: a round, and earlier rounds of later turns.
+
+    Args:
+        rounds: All of a turn.
+        turns: How many there are.
+        by: Waves between a round and the next one.
+    """
+    for wave in range(turns + by * (len(rounds) - 1)):
+        yield [
+            _Turn(wave - by * number, each)
+            for number, each in enumerate(rounds)
+            if 0 <= wave - by * number < turns
+        ]
+
+
+def _most(rounds: Sequence[Round], messages: Callable[[int], int]) -> int:
+    """Returns the most messages between two ranks in one turn."""
+    held: Counter[tuple[int, int]] = Counter()
+    for each in rounds:
+        for matching in each.matchings:
+            for one in matching:
+                held[one.sender, one.receiver] += messages(one.span)
+    return max(held.values(), default=0)
+
+
+def _ahead(
+    rounds: Sequence[Round], rank: int, turns: int, ranks: int
+) -> Iterator[tuple[int, _Exchange]]:
+    """Yields exchanges in which what leaves is waited for when the next wave has left.
+
+    What a wave has for the next rank goes first, then that for the one after it, and so on, so that
+    ranks seldom send to the same one.
+    """
+    under_way: list[tuple[int, Transfer]] = []
+    for wave in (*_overlapping(rounds, turns, 2), []):
+        for turn, each in wave:
+            yield from ((turn, one) for one in _before(each, rank))
+        pairs = [(turn, one) for turn, each in wave for m in each.matchings for one in m]
+        pairs.sort(key=lambda pair: (pair[1].receiver - pair[1].sender) % ranks)
+        yield from ((turn, _leaving(one)) for turn, one in pairs if one.sender == rank)
+        yield from ((turn, _arriving(one)) for turn, one in under_way if one.receiver == rank)
+        under_way = pairs
 
 
 def _leaving(one: Transfer) -> _Exchange:
@@ -124,24 +257,6 @@ def _both(matching: list[Transfer], rank: int) -> Iterator[_Exchange]:
         yield _leaving(out)
     if into is not None:
         yield _arriving(into)
-
-
-def _groups(matchings: list[list[Transfer]]) -> Iterator[list[list[Transfer]]]:
-    """Yields matchings that may all leave before any is waited for.
-
-    They have one message for each pair of ranks, which always finds a slot: nobody waits for ever.
-    """
-    group: list[list[Transfer]] = []
-    pairs: set[tuple[int, int]] = set()
-    for matching in matchings:
-        new = {(one.sender, one.receiver) for one in matching}
-        if pairs & new:
-            yield group
-            group, pairs = [], set()
-        group.append(matching)
-        pairs |= new
-    if group:
-        yield group
 
 
 def _part(chunk: int, further: int, turns: int, turn: int) -> int:
@@ -178,8 +293,8 @@ def _module(path: Path, _content: bytes, relaxed: bool) -> ModuleType:
     module = ModuleType(path.stem)
     module.__file__ = str(path)
     file = lowered.file
-    setattr(module, file.operation, Program(lowered))
-    over_links = Program(lowered, over_links=True)
-    scope = Scope(file.ranks, *file.sizes, lowered.ways, lowered.pairs, over_links)
+    program = Program(lowered)
+    setattr(module, file.operation, program)
+    scope = Scope(file.ranks, *file.sizes, lowered.ways, lowered.pairs, program.fit)
     module.scope = scope  # type: ignore[attr-defined]
     return module

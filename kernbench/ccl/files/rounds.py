@@ -1,8 +1,10 @@
 """A file as rounds of transfers and moves."""
 
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import gcd
+from typing import NamedTuple, TypeVar
 
 from kernbench.ccl.files.blocks import Blocks
 
@@ -28,6 +30,9 @@ class Transfer(NamedTuple):
     adds: bool
 
 
+Unit = TypeVar("Unit", Move, Transfer, Move | Transfer)
+
+
 @dataclass(frozen=True)
 class Round:
     """What happens together; each list in order, and one list after the other.
@@ -51,7 +56,7 @@ class Round:
         return [*self.first, *self.copies, *(one for m in self.matchings for one in m), *self.sent]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Lowered:
     """A file as rounds.
 
@@ -66,6 +71,49 @@ class Lowered:
     parts: int
     scratch: int
     rounds: tuple[Round, ...]
+
+    @cached_property
+    def coarse(self) -> "Lowered":
+        """The same in as few chunks as may be: chunks that always go together are one."""
+        every = [one for each in self.rounds for one in each.touched]
+        numbers = (number for one in every for number in (one.source, one.target, one.span))
+        by = gcd(self.parts, self.file.chunks, *numbers)
+
+        def one_of(each: Unit) -> Unit:
+            return each._replace(
+                source=each.source // by, target=each.target // by, span=each.span // by
+            )
+
+        rounds = tuple(
+            Round(
+                list(map(one_of, each.first)),
+                list(map(one_of, each.copies)),
+                [list(map(one_of, matching)) for matching in each.matchings],
+                list(map(one_of, each.sent)),
+            )
+            for each in self.rounds
+        )
+        return replace(self, parts=self.parts // by, rounds=rounds)
+
+    def uneven(self, *, links: bool) -> bool:
+        """Returns whether what is busiest in each round idles in others.
+
+        Args:
+            links: Whether each pair of ranks has a link of its own; else each rank has one in and
+                one out.
+        """
+        total: Counter[tuple[int, int]] = Counter()
+        longest = 0
+        for each in self.rounds:
+            mine: Counter[tuple[int, int]] = Counter()
+            for matching in each.matchings:
+                for one in matching:
+                    ends = ((one.sender, -1), (-1, one.receiver))
+                    for end in ((one.sender, one.receiver),) if links else ends:
+                        mine[end] += one.span
+            longest += max(mine.values(), default=0)
+            total += mine
+        return longest > max(total.values(), default=0)
 
     @property
     def ways(self) -> int:

@@ -56,7 +56,9 @@ def _check_counts(
     received = [step for step in receiver.steps if step.kind.receives]
     for number, (leaving, arriving) in enumerate(zip(sent, received, strict=False)):
         if leaving.count != arriving.count:
-            text = f"receives {arriving.count} chunks; line {leaving.line} sends {leaving.count}"
+            text = (
+                f"receives a count of {arriving.count}; line {leaving.line} sends {leaving.count}"
+            )
             mark = Mark(arriving.line, arriving.column)
             problems.add(mark, "F12", f"data {number} of {connection}", text)
             return  # those after it need not be wrong by themselves
