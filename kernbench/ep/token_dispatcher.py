@@ -144,6 +144,23 @@ class MoETokenDispatcher:
             extend.agree("tokens of a routing by name", {"tokens": tokens}, both)
         return extend.counts_of(routing, self.router.asked(0, tokens, self.step), size_of(both))
 
+    def read(self, counts: torch.Tensor) -> Array:
+        """Returns rows by expert, for which the host waits.
+
+        Raises:
+            NoDataError: While data is off.
+        """
+        try:
+            return np.array(counts.tolist(), np.int64)
+        except extend.NoDataError as error:
+            raise extend.NoDataError(
+                f"{type(self).__name__} of layer {self.router.layer_number} reads how many rows "
+                "each expert gets, and data is off",
+                error.facts,
+                hint="--routing NAME|FILE says what tokens choose (balanced, W0 to W7, zipf:S), "
+                "--data on computes it",
+            ) from None
+
     def noted(self, x: torch.Tensor, plan: Plan, **more: int | None) -> torch.Tensor:
         """Returns rows, of whose exchange both directions are noted."""
         facts = {
@@ -177,7 +194,7 @@ class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):
             probs: `[tokens, experts]`.
 
         Raises:
-            NoDataError: If the host would read values, and there are none.
+            NoDataError: If the host would read values, and there are none: name a routing.
             GroupMismatchError: If ranks have different layers (C9).
         """
         config = self.config
@@ -216,7 +233,7 @@ class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):
         every = exchanges.all_gather(mine, both, 0)
         known = self.known(self.tokens)
         if known is None:
-            return np.array(every.tolist(), np.int64).reshape(-1, experts)
+            return self.read(every).reshape(-1, experts)
         every.to("cpu")
         torch.cuda.current_stream().synchronize()
         factor = self.config.moe_expert_capacity_factor
@@ -341,7 +358,7 @@ class MoEAllGatherTokenDispatcher(MoETokenDispatcher):
         known = self.known(self.tokens)
         if known is None:
             counts = np.zeros((ranks, experts), np.int64)
-            counts[:, self.shares.local] = np.array(local.tolist(), np.int64).reshape(ranks, -1)
+            counts[:, self.shares.local] = self.read(local).reshape(ranks, -1)
             return counts
         local.to("cpu")
         torch.cuda.current_stream().synchronize()

@@ -66,6 +66,15 @@ def grad_state_of(process: Process) -> GradState:
     return GRAD_STATE.of(process)
 
 
+def goes_back(process: Process) -> bool:
+    """Returns whether a rank computes gradients; not where it repeats a forward pass for them.
+
+    A backward pass that is recorded itself (`create_graph`) is one that computes anew.
+    """
+    state = GRAD_STATE.of(process)
+    return state.running > 0 and not state.enabled
+
+
 @contextmanager
 def recording(process: Process, enabled: bool) -> Iterator[None]:
     """Switches the recording of a rank's operations on or off for a while."""
