@@ -34,6 +34,7 @@ class GradState:
     Attributes:
         enabled: Whether operations are recorded.
         count: Number of nodes made so far; also the number of the latest node.
+        calls: How often things were called that count it; see `autograd.calls`.
         at_end: Functions to call, in order, at the end of the backward pass that is under way.
         ranges: Names of the ranges that the rank is in, from its process.
         chosen: Whether the backward pass that is under way is for some tensors only.
@@ -43,12 +44,14 @@ class GradState:
     """
 
     __slots__ = (
-        "at_end", "chosen", "count", "enabled", "passes", "ranges", "running", "saved_hooks",
+        *("at_end", "calls", "chosen", "count", "enabled", "passes", "ranges", "running"),
+        "saved_hooks",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.enabled = True
         self.count = 0
+        self.calls: dict[object, int] = {}
         self.at_end: list[Callable[[], None]] = []
         self.ranges: tuple[str, ...] = ()
         self.chosen = False

@@ -1,6 +1,7 @@
 """A layer on some ranks is the layer on one, forward and backward."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,10 +9,12 @@ import pytest
 from ep_cases import EXPERTS, HIDDEN, TOKENS, WIDTH, best, both_ways, dense, on_ranks, tokens_of
 
 import kernbench.torch as torch
+from kernbench import tp
 from kernbench.ep import MoELayer
 from kernbench.ep.moe_utils import topk_routing_with_score_function as route
 from kernbench.routing import Asked, routing_of
 from kernbench.testing import Kernbench
+from kernbench.torch.utils.checkpoint import checkpoint
 
 Found = list[dict[str, Any]]
 
@@ -223,3 +226,35 @@ def test_experts_filled_up_to_a_capacity_need_no_values(kernbench: Kernbench) ->
     }
     found = on_ranks(kernbench.context("sip8", data=False), 4, work, **fields)
     assert found == [[4 * 3] * 2] * 4
+
+
+def test_the_second_run_of_a_checkpoint_has_the_choices_of_the_first(kernbench: Kernbench) -> None:
+    def own(function: Any, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = tp.checkpoint(function, False, x)
+        return out
+
+    kinds: list[Callable[..., torch.Tensor]] = [
+        partial(checkpoint, use_reentrant=False),
+        partial(checkpoint, use_reentrant=True),
+        own,
+    ]
+
+    def work(layer: MoELayer, rank: int) -> list[int]:
+        found = []
+        for kind in kinds:
+            x = torch.zeros(24, HIDDEN, dtype=torch.float64, device="cuda", requires_grad=True)
+            first, second = (kind(lambda x: layer(x)[0], x) for _ in range(2))
+            first.sum().backward()
+            second.sum().backward()
+            found.append(layer.router.calls)
+        return found
+
+    ctx = kernbench.context("sip8", data=False, routing="zipf:0.5")
+    assert on_ranks(ctx, 2, work) == [[2, 4, 6]] * 2
+    rows: dict[tuple[int, int, str], list[tuple[int, ...]]] = {}
+    for load in ctx.engine.op_log.loads:
+        rows.setdefault((load.rank, load.step, load.direction), []).append(load.by_expert)
+    # Each step runs twice forward, and the steps differ.
+    assert all(len(of) == 2 - (way == "backward") for (*_, way), of in rows.items())
+    assert all(len(set(of)) == 1 for of in rows.values())
+    assert len({of[0] for (rank, _, way), of in rows.items() if not rank and way == "forward"}) == 6
