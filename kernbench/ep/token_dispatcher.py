@@ -224,7 +224,7 @@ class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):
         rows = int(counts[dist.get_rank(self.shares.both)].sum())
         self.rows = row_map(routing_map, rows, capacity=capacity)
         weights = permuted_probs(probs, routing_map, self.rows, padded=padded)
-        return permute(x, self.rows), weights
+        return permute(x, self.rows, fused=config.moe_permute_fusion), weights
 
     def _counted(self, routing_map: torch.Tensor) -> Array:
         """Returns rows from each rank for each expert, gathered and read by the host."""
@@ -296,7 +296,8 @@ class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):
     def combine_postprocess(self, rows: torch.Tensor) -> torch.Tensor:
         """Returns the sum of the rows of each token, in the tokens' shape."""
         assert self.rows is not None
-        return unpermute(rows, self.rows, self.tokens).reshape(self.shape)
+        fused = self.config.moe_permute_fusion
+        return unpermute(rows, self.rows, self.tokens, fused=fused).reshape(self.shape)
 
 
 class MoEAllGatherTokenDispatcher(MoETokenDispatcher):
@@ -372,12 +373,14 @@ class MoEAllGatherTokenDispatcher(MoETokenDispatcher):
         mine = weights[:, self.shares.local].contiguous()
         self.rows = row_map(chosen, sum(self.plan.by_expert))
         found = permuted_probs(mine, chosen, self.rows, padded=False)
-        return permute(rows, self.rows), self.plan.by_expert, found
+        fused = self.config.moe_permute_fusion
+        return permute(rows, self.rows, fused=fused), self.plan.by_expert, found
 
     def combine_preprocess(self, rows: torch.Tensor) -> torch.Tensor:
         """Returns the sum of the rows of each token, of all ranks' tokens."""
         assert self.rows is not None
-        return unpermute(rows, self.rows, self.tokens * size_of(self.shares.both))
+        tokens, fused = self.tokens * size_of(self.shares.both), self.config.moe_permute_fusion
+        return unpermute(rows, self.rows, tokens, fused=fused)
 
     def token_combine(self, rows: torch.Tensor) -> torch.Tensor:
         """Returns the sums over the ranks, of the rank's own tokens."""

@@ -1,5 +1,6 @@
 """A layer on some ranks is the layer on one, forward and backward."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -61,6 +62,22 @@ def test_unequal_ranks_are_one_dense_layer_both_ways(kernbench: Kernbench, group
     found = on_ranks(kernbench.context("sip8"), 4, both_ways(TOKENS), moe_grouped_gemm=grouped)
     assert [each["w1"].shape for each in found] == [(EXPERTS // 4, HIDDEN, 2 * WIDTH)] * 4
     _check(kernbench, found, TOKENS)
+
+
+@pytest.mark.parametrize("kind", ["alltoall", "allgather"])
+def test_a_fused_permutation_is_the_same_and_moves_each_row_once(
+    kernbench: Kernbench, kind: str
+) -> None:
+    tokens = [4] * 4 if kind == "allgather" else TOKENS
+    fields: dict[str, Any] = {"moe_token_dispatcher_type": kind, "moe_permute_fusion": True}
+    ctx = kernbench.context("sip8")
+    ctx.engine.op_log.keep_records()
+    found = on_ranks(ctx, 4, both_ways(tokens), **fields)
+    _check(kernbench, found, tokens)
+    kernels = Counter(each.name for each in ctx.engine.op_log.records if each.rank == 0)
+    # There and back, forward and backward.
+    assert kernels["moe::permute"] == kernels["moe::unpermute"] == 2
+    assert not kernels["aten::index_select"] + kernels["aten::index_add_"]
 
 
 @pytest.mark.parametrize(("ranks", "etp"), [(1, 1), (2, 1), (2, 2), (4, 2), (8, 1), (8, 2)])
