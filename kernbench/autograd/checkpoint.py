@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, TypeVar
 
 from kernbench.autograd.autograd import _is_checkpoint_valid, backward
+from kernbench.autograd.calls import CallNumbers
 from kernbench.autograd.frames import SAME_COURSE, CheckpointError, Frame
 from kernbench.autograd.function import Function, FunctionNode
 from kernbench.autograd.graph import saved_tensors_hooks
@@ -98,7 +99,7 @@ def detach_variable(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 class _Surroundings:
-    """A snapshot of a rank's default device and random state.
+    """A snapshot of a rank's default device, numbers of calls, and random state.
 
     Args:
         draws: Whether the places of its generators belong to it.
@@ -106,6 +107,7 @@ class _Surroundings:
 
     def __init__(self, process: Process, draws: bool) -> None:
         self._device = process.default_device
+        self._calls = CallNumbers()
         self._places = [each.snapshot() for each in default_generators(process)] if draws else []
 
     @contextmanager
@@ -117,7 +119,8 @@ class _Surroundings:
         for generator, place in zip(generators, self._places, strict=True):
             generator.restore(place)
         try:
-            yield
+            with self._calls.again():
+                yield
         finally:
             process.default_device = device
             for generator, place in zip(generators, before, strict=True):

@@ -16,11 +16,11 @@ from kernbench.memory import HOST_SIP, View
 from kernbench.process.act import Block, Entered, Span, act
 from kernbench.process.process import Process
 from kernbench.ranks.groups import ProcessGroup
-from kernbench.ranks.joint import Joint
 from kernbench.ranks.meeting import Call, CollectiveMismatchError, Exchange, Role
 from kernbench.ranks.world import World, world_of
 from kernbench.sim_engine.command import Command, Stream
 from kernbench.sim_engine.op_log import Together, TogetherArgs
+from kernbench.tensors.nodes import goes_back
 from kernbench.tensors.running import wait_for
 from kernbench.tensors.tensor import Tensor
 
@@ -274,8 +274,7 @@ def join(
     action = joint.join(group.place(rank), gives, takes, sends)
     if process.heard is not None:
         action = process.heard(exchange, gives, action)
-    full = process.engine.op_log.full
-    return Entered(action, exchange, exchange.args or _args(exchange, joint, group, what, full))
+    return Entered(action, exchange, exchange.args or _args(process, exchange, group, what))
 
 
 def _views(blocks: Sequence[Block], what: Signature) -> Sequence[View]:
@@ -377,7 +376,7 @@ def communication_stream(process: Process, group: ProcessGroup, sip: int) -> Str
 
 
 def _args(
-    exchange: Exchange, joint: Joint, group: ProcessGroup, what: Signature, full: bool
+    process: Process, exchange: Exchange, group: ProcessGroup, what: Signature
 ) -> dict[str, Any]:
     """Returns the log entries of a rank's command: the same for all ranks, unless sizes differ."""
     args = {
@@ -386,16 +385,16 @@ def _args(
         "bytes": what.nbytes,
         "dtype": what.dtype.name,
     }
-    if joint.algorithm:
-        args["algorithm"] = joint.algorithm
-    if full:
-        args = TogetherArgs(args, _together(group, what))
+    if exchange.joint is not None and exchange.joint.algorithm:
+        args["algorithm"] = exchange.joint.algorithm
+    if process.engine.op_log.full:
+        args = TogetherArgs(args, _together(group, what, goes_back(process)))
     if what.splits is None:
         exchange.args = args
     return args
 
 
-def _together(group: ProcessGroup, what: Signature) -> Together:
+def _together(group: ProcessGroup, what: Signature, backward: bool) -> Together:
     if what.splits is not None:
         gives, takes = (what.row * sum(of) for of in (what.splits.sends, what.splits.receives))
     else:
@@ -404,4 +403,4 @@ def _together(group: ProcessGroup, what: Signature) -> Together:
             elements // len(group.ranks) if share == "own" else elements
             for share in (operation.gives, operation.takes)
         )
-    return Together(what.operation, group.ranks, group.desc, gives, takes)
+    return Together(what.operation, group.ranks, group.desc, gives, takes, backward)

@@ -43,6 +43,8 @@ class MoEConfig(ModelParallelConfig):
         moe_token_drop_policy: Which rows it takes: `probs`, of the largest scores; `position`, the
             first.
         moe_token_dispatcher_type: One of `DISPATCHERS`.
+        moe_permute_fusion: Whether rows are sorted, and those of a token added up, by one kernel
+            each that moves every row once; else by `index_select` and `index_add_`.
         moe_grouped_gemm: Whether the products of a rank's experts are one launch.
         moe_shared_expert_intermediate_size: Width inside of an expert that all tokens pass; None
             for no such expert.
@@ -72,6 +74,7 @@ class MoEConfig(ModelParallelConfig):
     moe_pad_expert_input_to_capacity: bool = False
     moe_token_drop_policy: Literal["probs", "position"] = "probs"
     moe_token_dispatcher_type: str = "alltoall"
+    moe_permute_fusion: bool = False
     moe_grouped_gemm: bool = True
     moe_shared_expert_intermediate_size: int | None = None
     gated_linear_unit: bool = True

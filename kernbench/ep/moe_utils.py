@@ -306,12 +306,93 @@ def sort_chunks(x: torch.Tensor, order: Order, *, back: bool = False) -> torch.T
     )
 
 
-def permute(tokens: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Returns the token of each row."""
-    return tokens.index_select(0, rows)
+def permute(tokens: torch.Tensor, rows: torch.Tensor, *, fused: bool = False) -> torch.Tensor:
+    """Returns the token of each row.
+
+    Args:
+        tokens: `[tokens, hidden]`.
+        rows: Of `row_map`.
+        fused: Whether it is one kernel each way, as Transformer Engine's.
+    """
+    if not fused:
+        return tokens.index_select(0, rows)
+    out: torch.Tensor = _Permuted.apply(tokens, rows)
+    return out
 
 
-def unpermute(x: torch.Tensor, rows: torch.Tensor, tokens: int) -> torch.Tensor:
-    """Returns the sum of the rows of each token; 0 for one without a row."""
+def unpermute(
+    x: torch.Tensor, rows: torch.Tensor, tokens: int, *, fused: bool = False
+) -> torch.Tensor:
+    """Returns the sum of the rows of each token; 0 for one without a row.
+
+    Args:
+        x: `[rows, hidden]`.
+        rows: Of `row_map`.
+        tokens: How many there are.
+        fused: Whether it is one kernel each way, as Transformer Engine's.
+    """
+    if fused:
+        out: torch.Tensor = _Unpermuted.apply(x, rows, tokens)
+        return out
     zeros = torch.zeros(tokens, *x.shape[1:], dtype=x.dtype, device=x.device)
     return zeros.index_add_(0, rows, x)
+
+
+def _taken(x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Returns the token of each row, in one command that reads tokens once and writes rows."""
+    shape = [rows.shape[0], x.shape[1]]
+    return extend.fused(
+        "moe::permute",
+        lambda values, at: values[at],
+        [x, rows],
+        shape=shape,
+        traffic=_moved_once(x, rows, x.shape[0]),
+    )
+
+
+def _summed(x: torch.Tensor, rows: torch.Tensor, tokens: int) -> torch.Tensor:
+    """Returns the sum of each token's rows, in one command that reads rows and writes tokens."""
+
+    def add(values: Array, at: Array) -> Array:
+        out = np.zeros((tokens, values.shape[1]), values.dtype)
+        order = np.argsort(at, kind="stable")
+        found, starts = np.unique(at[order], return_index=True)
+        if len(found):
+            out[found] = np.add.reduceat(values[order], starts, axis=0)
+        return out
+
+    return extend.fused(
+        "moe::unpermute",
+        add,
+        [x, rows],
+        shape=[tokens, x.shape[1]],
+        traffic=_moved_once(x, rows, tokens),
+    )
+
+
+def _moved_once(x: torch.Tensor, rows: torch.Tensor, tokens: int) -> int:
+    """Returns the bytes of tokens, of their rows, and of the map."""
+    return (tokens + rows.shape[0]) * x.shape[1] * x.element_size() + 8 * rows.shape[0]
+
+
+class _Permuted(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(rows)
+        ctx.tokens = x.shape[0]
+        return _taken(x, rows)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return _summed(grad, ctx.saved_tensors[0], ctx.tokens), None
+
+
+class _Unpermuted(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, rows: torch.Tensor, tokens: int) -> torch.Tensor:
+        ctx.save_for_backward(rows)
+        return _summed(x, rows, tokens)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return _taken(grad, ctx.saved_tensors[0]), None, None

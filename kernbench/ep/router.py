@@ -59,7 +59,7 @@ class TopKRouter(torch.nn.Module):
         routing: Says what tokens choose; None for what the logits say. At first that of the run, or
             `balanced` if the configuration forces it.
         losses: Auxiliary losses of the last call, by name.
-        calls: Number of calls.
+        calls: Number of calls; the second run of a checkpoint is none of its own.
     """
 
     def __init__(self, config: MoEConfig, layer_number: int = 0) -> None:
@@ -81,9 +81,19 @@ class TopKRouter(torch.nn.Module):
         forced = config.moe_router_force_load_balancing
         self.routing: Routing | None = extend.routing_of("balanced") if forced else extend.routing()
         self.losses: dict[str, torch.Tensor] = {}
+        self._counter = extend.CallCounter()
         self.calls = 0
         self._global_tokens: torch.Tensor | None = None
         self._micro_batches = 0
+
+    @property
+    def calls(self) -> int:
+        """Number of calls."""
+        return self._counter.count
+
+    @calls.setter
+    def calls(self, count: int) -> None:
+        self._counter.count = count
 
     def forward(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns weights and map of the choices of tokens, `[tokens, experts]` each.

@@ -144,6 +144,23 @@ class MoETokenDispatcher:
             extend.agree("tokens of a routing by name", {"tokens": tokens}, both)
         return extend.counts_of(routing, self.router.asked(0, tokens, self.step), size_of(both))
 
+    def read(self, counts: torch.Tensor) -> Array:
+        """Returns rows by expert, for which the host waits.
+
+        Raises:
+            NoDataError: While data is off.
+        """
+        try:
+            return np.array(counts.tolist(), np.int64)
+        except extend.NoDataError as error:
+            raise extend.NoDataError(
+                f"{type(self).__name__} of layer {self.router.layer_number} reads how many rows "
+                "each expert gets, and data is off",
+                error.facts,
+                hint="--routing NAME|FILE says what tokens choose (balanced, W0 to W7, zipf:S), "
+                "--data on computes it",
+            ) from None
+
     def noted(self, x: torch.Tensor, plan: Plan, **more: int | None) -> torch.Tensor:
         """Returns rows, of whose exchange both directions are noted."""
         facts = {
@@ -177,7 +194,7 @@ class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):
             probs: `[tokens, experts]`.
 
         Raises:
-            NoDataError: If the host would read values, and there are none.
+            NoDataError: If the host would read values, and there are none: name a routing.
             GroupMismatchError: If ranks have different layers (C9).
         """
         config = self.config
@@ -207,7 +224,7 @@ class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):
         rows = int(counts[dist.get_rank(self.shares.both)].sum())
         self.rows = row_map(routing_map, rows, capacity=capacity)
         weights = permuted_probs(probs, routing_map, self.rows, padded=padded)
-        return permute(x, self.rows), weights
+        return permute(x, self.rows, fused=config.moe_permute_fusion), weights
 
     def _counted(self, routing_map: torch.Tensor) -> Array:
         """Returns rows from each rank for each expert, gathered and read by the host."""
@@ -216,7 +233,7 @@ class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):
         every = exchanges.all_gather(mine, both, 0)
         known = self.known(self.tokens)
         if known is None:
-            return np.array(every.tolist(), np.int64).reshape(-1, experts)
+            return self.read(every).reshape(-1, experts)
         every.to("cpu")
         torch.cuda.current_stream().synchronize()
         factor = self.config.moe_expert_capacity_factor
@@ -279,7 +296,8 @@ class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):
     def combine_postprocess(self, rows: torch.Tensor) -> torch.Tensor:
         """Returns the sum of the rows of each token, in the tokens' shape."""
         assert self.rows is not None
-        return unpermute(rows, self.rows, self.tokens).reshape(self.shape)
+        fused = self.config.moe_permute_fusion
+        return unpermute(rows, self.rows, self.tokens, fused=fused).reshape(self.shape)
 
 
 class MoEAllGatherTokenDispatcher(MoETokenDispatcher):
@@ -341,7 +359,7 @@ class MoEAllGatherTokenDispatcher(MoETokenDispatcher):
         known = self.known(self.tokens)
         if known is None:
             counts = np.zeros((ranks, experts), np.int64)
-            counts[:, self.shares.local] = np.array(local.tolist(), np.int64).reshape(ranks, -1)
+            counts[:, self.shares.local] = self.read(local).reshape(ranks, -1)
             return counts
         local.to("cpu")
         torch.cuda.current_stream().synchronize()
@@ -355,12 +373,14 @@ class MoEAllGatherTokenDispatcher(MoETokenDispatcher):
         mine = weights[:, self.shares.local].contiguous()
         self.rows = row_map(chosen, sum(self.plan.by_expert))
         found = permuted_probs(mine, chosen, self.rows, padded=False)
-        return permute(rows, self.rows), self.plan.by_expert, found
+        fused = self.config.moe_permute_fusion
+        return permute(rows, self.rows, fused=fused), self.plan.by_expert, found
 
     def combine_preprocess(self, rows: torch.Tensor) -> torch.Tensor:
         """Returns the sum of the rows of each token, of all ranks' tokens."""
         assert self.rows is not None
-        return unpermute(rows, self.rows, self.tokens * size_of(self.shares.both))
+        tokens, fused = self.tokens * size_of(self.shares.both), self.config.moe_permute_fusion
+        return unpermute(rows, self.rows, tokens, fused=fused)
 
     def token_combine(self, rows: torch.Tensor) -> torch.Tensor:
         """Returns the sums over the ranks, of the rank's own tokens."""

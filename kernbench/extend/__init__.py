@@ -7,6 +7,7 @@ a command of its own. `from kernbench import extend` has these, and the errors t
 
 from kernbench.attention.bands import CAUSAL, EVERYTHING, Band, Bands, Mask, bands
 from kernbench.attention.rows import Rows, Segment, in_order, share
+from kernbench.autograd.calls import CallCounter, CallNumbers
 from kernbench.autograd.checkpoint import first_run, second_run
 from kernbench.errors import (
     KernbenchError,
@@ -44,6 +45,8 @@ __all__ = [
     "Attention",
     "Band",
     "Bands",
+    "CallCounter",
+    "CallNumbers",
     "Choices",
     "CollectiveMismatchError",
     "DimensionError",

@@ -10,6 +10,7 @@ import numpy as np
 from kernbench.errors import OperandError, OptionError, call_site, site_fact
 from kernbench.kernels.names import kernel_name
 from kernbench.memory import Array, DType, dtypes
+from kernbench.memory.blocks import in_blocks
 from kernbench.memory.special import erf_values
 from kernbench.operations.elementwise import elementwise
 from kernbench.tensors.errors import TensorError
@@ -136,6 +137,7 @@ def _whole(function: Callable[[Any], Any]) -> Callable[[Array], Array]:
     return apply
 
 
+@in_blocks
 def _sigmoid(x: Array) -> Array:
     # exp(-|x|) never overflows.
     small = np.exp(-np.abs(x))
@@ -263,7 +265,13 @@ def _round(input: Tensor, decimals: int, out: Tensor | None) -> Tensor:
 def silu(input: Tensor) -> Tensor:
     """Returns `x * sigmoid(x)` for each element x."""
     refuse_integer("silu", input.dtype)
-    return elementwise("aten::silu", lambda x: x * _sigmoid(x), input)
+    return elementwise("aten::silu", _silu, input)
+
+
+@in_blocks
+def _silu(x: Array) -> Array:
+    result: Array = x * _sigmoid(x)
+    return result
 
 
 def gelu(input: Tensor, *, approximate: Literal["none", "tanh"] = "none") -> Tensor:
@@ -285,12 +293,14 @@ def gelu(input: Tensor, *, approximate: Literal["none", "tanh"] = "none") -> Ten
     return elementwise("aten::gelu", function, input, options={"approximate": approximate})
 
 
+@in_blocks
 def _gelu(x: Array) -> Array:
     half = x.dtype.type(0.5)
     result: Array = half * x * (1 + erf_values(x * half**half))
     return result
 
 
+@in_blocks
 def _gelu_tanh(x: Array) -> Array:
     root = x.dtype.type(np.sqrt(2 / np.pi))
     inner = root * (x + x.dtype.type(0.044715) * x * x * x)

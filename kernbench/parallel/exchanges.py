@@ -12,6 +12,7 @@ from typing import NamedTuple
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 import kernbench.torch.distributed._functional_collectives as funcol
+from kernbench.extend import kernel_output
 from kernbench.parallel.members import Group, divide, refuse_assertion, size_of
 
 __all__ = [
@@ -198,7 +199,10 @@ def hidden_to_sequence(x: torch.Tensor, group: Group) -> torch.Tensor:
 
 
 def _like(x: torch.Tensor, rows: int) -> torch.Tensor:
-    return torch.empty(rows, *x.shape[1:], dtype=x.dtype, device=x.device)
+    # All of it is written, and nobody reads it before: no element needs a mark.
+    if x.is_cpu:
+        return torch.empty(rows, *x.shape[1:], dtype=x.dtype, device=x.device)
+    return kernel_output([rows, *x.shape[1:]], x.dtype, x.device)
 
 
 def _part_size(x: torch.Tensor, group: Group, dim: int) -> int:

@@ -3,17 +3,23 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from kernbench.report.records import is_engine
 from kernbench.routing import Load, coefficient_of_variation, overload
-from kernbench.sim_engine.op_log import OpLog
+from kernbench.sim_engine.op_log import OpLog, TogetherArgs
 from kernbench.units import format_bytes, format_time
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+_PHASES: Final = ("dispatch", "combine")
+
+Waits = dict[tuple[int, str], Counter[str]]
+"""Picoseconds that ranks waited for the last one, by layer and direction, and by phase."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +39,8 @@ class LoadRow:
         padded: Rows without a choice, likewise.
         sent_bytes: The most that a rank sent to others in a call, there and back.
         wait_dispatch_ps: Time that ranks waited for the last one where tokens leave, the mean of
-            ranks and calls, both directions; None if the log has no records.
+            ranks and calls; None if the log has no records, or nothing says which they are: of
+            backward passes of PyTorch.
         wait_combine_ps: Likewise where they come back.
     """
 
@@ -64,7 +71,7 @@ def load_rows(op_log: OpLog) -> list[LoadRow]:
         # Calls without a number, or repeated ones, are matched by their order on each rank.
         row.setdefault((load.step, load.ranks, seen[whose]), []).append(load)
         seen[whose] += 1
-    waits = _waits(op_log) if op_log.full else None
+    waits = _waits(op_log) if op_log.full else {}
     return [
         _row(layer, direction, [*found.values()], waits)
         for (layer, direction), found in sorted(calls.items())
@@ -103,7 +110,7 @@ def _row(
     layer: int,
     direction: str,
     calls: Sequence[Sequence[Load]],
-    waits: dict[tuple[int, str], int] | None,
+    waits: Waits,
 ) -> LoadRow:
     factors = [overload(np.array([load.rows for load in call])) for call in calls]
     spreads = [
@@ -115,10 +122,8 @@ def _row(
     dropped = [load.dropped for load in every]
     padded = [load.padded for load in every]
     steps = {(load.rank, load.step) for load in every}
-    wait = [
-        None if waits is None or layer < 0 else waits.get((layer, phase), 0) // len(steps)
-        for phase in ("dispatch", "combine")
-    ]
+    found = waits.get((layer, direction))
+    wait = [None if found is None else found[phase] // len(steps) for phase in _PHASES]
     return LoadRow(
         layer,
         direction,
@@ -133,18 +138,22 @@ def _row(
     )
 
 
-def _waits(op_log: OpLog) -> dict[tuple[int, str], int]:
-    """Returns how long ranks waited in exchanges for the last of them, by layer and phase."""
-    meetings: dict[tuple[int, str, object, object], list[int]] = {}
+def _waits(op_log: OpLog) -> Waits:
+    """Returns how long ranks waited in exchanges for the last of them."""
+    meetings: dict[tuple[int, str, str, object, object], list[int]] = {}
     for record in op_log.records:
         if record.category != "collective" or is_engine(record.track) or not record.ranges:
             continue
         word, _, rest = record.ranges[-1].partition(" ")
         layer, _, phase = rest.partition(" ")
         if word == "moe" and layer.isdecimal():
-            meeting = (int(layer), phase, record.args.get("group"), record.args.get("sequence"))
+            args = record.args
+            back = isinstance(args, TogetherArgs) and args.together.backward
+            way = "backward" if back else "forward"
+            meeting = (int(layer), way, phase, args.get("group"), args.get("sequence"))
             meetings.setdefault(meeting, []).append(record.start)
-    found: Counter[tuple[int, str]] = Counter()
-    for (number, phase, *_), starts in meetings.items():
-        found[number, phase] += sum(max(starts) - start for start in starts)
+    found: Waits = {}
+    for (number, way, phase, *_), starts in meetings.items():
+        spent = sum(max(starts) - start for start in starts)
+        found.setdefault((number, way), Counter())[phase] += spent
     return found

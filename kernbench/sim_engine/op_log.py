@@ -61,6 +61,7 @@ class Together:
         description: The user's description of the group's purpose.
         inputs: Elements that the rank gives.
         outputs: Elements that the rank ends with.
+        backward: Whether a backward pass does it; known of `kernbench.torch` alone.
     """
 
     operation: str
@@ -68,6 +69,7 @@ class Together:
     description: str
     inputs: int
     outputs: int
+    backward: bool = False
 
 
 class TogetherArgs(dict[str, Any]):

@@ -34,6 +34,7 @@ class GradState:
     Attributes:
         enabled: Whether operations are recorded.
         count: Number of nodes made so far; also the number of the latest node.
+        calls: How often things were called that count it; see `autograd.calls`.
         at_end: Functions to call, in order, at the end of the backward pass that is under way.
         ranges: Names of the ranges that the rank is in, from its process.
         chosen: Whether the backward pass that is under way is for some tensors only.
@@ -43,12 +44,14 @@ class GradState:
     """
 
     __slots__ = (
-        "at_end", "chosen", "count", "enabled", "passes", "ranges", "running", "saved_hooks",
+        *("at_end", "calls", "chosen", "count", "enabled", "passes", "ranges", "running"),
+        "saved_hooks",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.enabled = True
         self.count = 0
+        self.calls: dict[object, int] = {}
         self.at_end: list[Callable[[], None]] = []
         self.ranges: tuple[str, ...] = ()
         self.chosen = False
@@ -64,6 +67,15 @@ GRAD_STATE: Final = RankLocal("gradients", lambda _: GradState())
 def grad_state_of(process: Process) -> GradState:
     """Returns the state of gradients of a rank, or of main."""
     return GRAD_STATE.of(process)
+
+
+def goes_back(process: Process) -> bool:
+    """Returns whether a rank computes gradients; not where it repeats a forward pass for them.
+
+    A backward pass that is recorded itself (`create_graph`) is one that computes anew.
+    """
+    state = GRAD_STATE.of(process)
+    return state.running > 0 and not state.enabled
 
 
 @contextmanager

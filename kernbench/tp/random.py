@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import kernbench.torch as torch
-from kernbench.extend import first_run, guard, second_run
+from kernbench.extend import CallNumbers, first_run, guard, second_run
 from kernbench.parallel import random
 from kernbench.parallel.members import ensure_divisibility, refuse, refuse_assertion, size_of
 from kernbench.parallel.random import (
@@ -57,7 +57,7 @@ class _Checkpoint(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, function: Callable[..., Any], distribute: bool, *args: Any) -> Any:
         ctx.function = function
-        ctx.states = random.rng_states()
+        ctx.states, ctx.calls = random.rng_states(), CallNumbers()
         out = first_run(function, args, any(ctx.needs_input_grad))
         kept = [each if isinstance(each, torch.Tensor) else None for each in args]
         ctx.rest = [None if isinstance(each, torch.Tensor) else each for each in args]
@@ -86,7 +86,7 @@ class _Checkpoint(torch.autograd.Function):
         ]
 
         def run(*given: Any) -> Any:
-            with random.forked_rng(ctx.states):
+            with random.forked_rng(ctx.states), ctx.calls.again():
                 return ctx.function(*given)
 
         return None, None, *second_run(run, args, grads)

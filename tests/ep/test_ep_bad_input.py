@@ -63,12 +63,13 @@ def test_gathered_tokens_must_be_as_many_on_each_rank(kernbench: Kernbench) -> N
     assert "tokens" in said
 
 
-def test_a_host_that_would_read_values_is_refused_where_there_are_none(
-    kernbench: Kernbench,
-) -> None:
-    for kind in ("alltoall", "allgather"):
-        said = _told(kernbench, 2, _forward, dials={"data": False}, moe_token_dispatcher_type=kind)
-        assert "tolist() needs values, and data is off" in said
+def test_a_host_that_would_read_values_is_refused_with_the_way_out(kernbench: Kernbench) -> None:
+    for kind in ("AlltoAll", "AllGather"):
+        said = _told(
+            kernbench, 2, _forward, dials={"data": False}, moe_token_dispatcher_type=kind.lower()
+        )
+        assert f"MoE{kind}TokenDispatcher of layer 0 reads how many rows each expert gets" in said
+        assert "hint: --routing NAME|FILE" in said
 
 
 def test_a_file_that_does_not_fit_names_step_and_numbers(

@@ -1,6 +1,8 @@
 """A layer on some ranks is the layer on one, forward and backward."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -8,10 +10,12 @@ import pytest
 from ep_cases import EXPERTS, HIDDEN, TOKENS, WIDTH, best, both_ways, dense, on_ranks, tokens_of
 
 import kernbench.torch as torch
+from kernbench import tp
 from kernbench.ep import MoELayer
 from kernbench.ep.moe_utils import topk_routing_with_score_function as route
 from kernbench.routing import Asked, routing_of
 from kernbench.testing import Kernbench
+from kernbench.torch.utils.checkpoint import checkpoint
 
 Found = list[dict[str, Any]]
 
@@ -58,6 +62,22 @@ def test_unequal_ranks_are_one_dense_layer_both_ways(kernbench: Kernbench, group
     found = on_ranks(kernbench.context("sip8"), 4, both_ways(TOKENS), moe_grouped_gemm=grouped)
     assert [each["w1"].shape for each in found] == [(EXPERTS // 4, HIDDEN, 2 * WIDTH)] * 4
     _check(kernbench, found, TOKENS)
+
+
+@pytest.mark.parametrize("kind", ["alltoall", "allgather"])
+def test_a_fused_permutation_is_the_same_and_moves_each_row_once(
+    kernbench: Kernbench, kind: str
+) -> None:
+    tokens = [4] * 4 if kind == "allgather" else TOKENS
+    fields: dict[str, Any] = {"moe_token_dispatcher_type": kind, "moe_permute_fusion": True}
+    ctx = kernbench.context("sip8")
+    ctx.engine.op_log.keep_records()
+    found = on_ranks(ctx, 4, both_ways(tokens), **fields)
+    _check(kernbench, found, tokens)
+    kernels = Counter(each.name for each in ctx.engine.op_log.records if each.rank == 0)
+    # There and back, forward and backward.
+    assert kernels["moe::permute"] == kernels["moe::unpermute"] == 2
+    assert not kernels["aten::index_select"] + kernels["aten::index_add_"]
 
 
 @pytest.mark.parametrize(("ranks", "etp"), [(1, 1), (2, 1), (2, 2), (4, 2), (8, 1), (8, 2)])
@@ -223,3 +243,35 @@ def test_experts_filled_up_to_a_capacity_need_no_values(kernbench: Kernbench) ->
     }
     found = on_ranks(kernbench.context("sip8", data=False), 4, work, **fields)
     assert found == [[4 * 3] * 2] * 4
+
+
+def test_the_second_run_of_a_checkpoint_has_the_choices_of_the_first(kernbench: Kernbench) -> None:
+    def own(function: Any, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = tp.checkpoint(function, False, x)
+        return out
+
+    kinds: list[Callable[..., torch.Tensor]] = [
+        partial(checkpoint, use_reentrant=False),
+        partial(checkpoint, use_reentrant=True),
+        own,
+    ]
+
+    def work(layer: MoELayer, rank: int) -> list[int]:
+        found = []
+        for kind in kinds:
+            x = torch.zeros(24, HIDDEN, dtype=torch.float64, device="cuda", requires_grad=True)
+            first, second = (kind(lambda x: layer(x)[0], x) for _ in range(2))
+            first.sum().backward()
+            second.sum().backward()
+            found.append(layer.router.calls)
+        return found
+
+    ctx = kernbench.context("sip8", data=False, routing="zipf:0.5")
+    assert on_ranks(ctx, 2, work) == [[2, 4, 6]] * 2
+    rows: dict[tuple[int, int, str], list[tuple[int, ...]]] = {}
+    for load in ctx.engine.op_log.loads:
+        rows.setdefault((load.rank, load.step, load.direction), []).append(load.by_expert)
+    # Each step runs twice forward, and the steps differ.
+    assert all(len(of) == 2 - (way == "backward") for (*_, way), of in rows.items())
+    assert all(len(set(of)) == 1 for of in rows.values())
+    assert len({of[0] for (rank, _, way), of in rows.items() if not rank and way == "forward"}) == 6

@@ -1,5 +1,10 @@
 # mypy: disable-error-code="import-not-found"
-"""A layer of Megatron-Core's experts, forward and backward; prints the choices of its router."""
+"""A layer of Megatron-Core's experts, forward and backward; prints the choices of its router.
+
+Arguments: the dispatcher, the tokens of a rank, and how many experts there are.
+"""
+
+import sys
 
 import torch
 import torch.distributed as dist
@@ -12,6 +17,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 if not hasattr(moe_utils, "te_general_gemm"):
     moe_utils.te_general_gemm = None  # 0.16.1 leaves it undefined
+kind, tokens, experts = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 dist.init_process_group("nccl")
 torch.cuda.set_device(dist.get_rank())
 parallel_state.initialize_model_parallel(expert_model_parallel_size=4)
@@ -20,18 +26,18 @@ config = TransformerConfig(
     num_layers=1,
     hidden_size=16,
     num_attention_heads=2,
-    num_moe_experts=8,
+    num_moe_experts=experts,
     moe_router_topk=2,
     moe_ffn_hidden_size=32,
-    moe_token_dispatcher_type="alltoall",
+    moe_token_dispatcher_type=kind,
     add_bias_linear=False,
     expert_model_parallel_size=4,
     use_cpu_initialization=True,
     moe_router_load_balancing_type="none",
 )
-parts = get_moe_module_spec(use_te=False, num_experts=8, moe_grouped_gemm=False)
+parts = get_moe_module_spec(use_te=False, num_experts=experts, moe_grouped_gemm=False)
 layer = MoELayer(config, parts.submodules, layer_number=2).cuda()
-x = torch.randn(64, 2, 16, device="cuda", requires_grad=True)
+x = torch.randn(tokens, 1, 16, device="cuda", requires_grad=True)
 out, _ = layer(x)
 out.sum().backward()
 _, chosen = layer.router(x.detach())

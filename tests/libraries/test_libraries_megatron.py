@@ -58,7 +58,7 @@ def test_each_test_that_does_not_pass_has_a_reason() -> None:
 def test_routers_choose_what_the_run_names_and_loads_have_layers(tmp_path: Path, data: str) -> None:
     program, out = str(HERE / "megatron_moe_layer.py"), tmp_path / "run.json"
     words = ("--data", data, "--routing", "W5", "--json", str(out), program)
-    printed = launched(4, *words, folder=tmp_path)
+    printed = launched(4, *words, "alltoall", "128", "8", folder=tmp_path)
     # The first call of the router, and the second.
     first, second = (routing_of("W5").choices(Asked(step, 1, 0, 128, 8, 2)) for step in (0, 1))
     lines = [line for line in printed.splitlines() if line.startswith("CHOSEN")]
@@ -69,6 +69,34 @@ def test_routers_choose_what_the_run_names_and_loads_have_layers(tmp_path: Path,
     }
     expected = pytest.approx(overload(first.counts.reshape(4, 2).sum(1)))
     assert loads[1, "forward"] == loads[1, "backward"] == expected
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["alltoall", "allgather"])
+def test_a_layer_without_numbers_takes_as_long_with_the_same_loads(
+    tmp_path: Path, kind: str
+) -> None:
+    program, found = str(HERE / "megatron_moe_layer.py"), []
+    for data in ("on", "fake"):
+        out = tmp_path / data
+        words = ("--data", data, "--routing", "W5", "--json", str(out), program)
+        # Maps of so many choices are more than the numbers that are kept.
+        printed = launched(4, *words, kind, "4096", "64", folder=tmp_path)
+        (time,) = [line for line in printed.splitlines() if line.startswith("simulated time")]
+        found.append((time.partition(",")[0], json.loads(out.read_text())["moe"]))
+    assert found[0] == found[1]
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+@pytest.mark.parametrize("data", ["off", "fake"])
+def test_a_dispatcher_that_nothing_is_said_to_names_the_way_out(tmp_path: Path, data: str) -> None:
+    program = str(HERE / "megatron_moe_layer.py")
+    with pytest.raises(AssertionError) as caught:
+        launched(4, "--data", data, program, "allgather", "128", "8", folder=tmp_path)
+    assert "MoEAllGatherTokenDispatcher of layer 1 reads how many rows" in str(caught.value)
+    assert "hint: --data fake --routing NAME|FILE" in str(caught.value)
 
 
 @pytest.mark.torch

@@ -6,7 +6,7 @@ import pytest
 
 from kernbench.report.moe import LoadRow, load_rows
 from kernbench.routing import Load
-from kernbench.sim_engine.op_log import OpLog, Record
+from kernbench.sim_engine.op_log import OpLog, Record, Together, TogetherArgs
 
 
 def _load(rank: int, by_expert: tuple[int, ...], **changed: Any) -> Load:
@@ -46,10 +46,13 @@ def test_calls_without_a_number_are_matched_in_their_order() -> None:
 
 def test_a_rank_waits_in_an_exchange_for_the_last_one() -> None:
     log = OpLog("full")
-    log.loads = [_load(rank, (1,)) for rank in (0, 1)]
+    log.loads = [
+        _load(rank, (1,), direction=way) for rank in (0, 1) for way in ("forward", "backward")
+    ]
 
-    def met(rank: int, start: int, sequence: int, phase: str) -> Record:
-        args = {"group": "EP", "sequence": sequence}
+    def met(rank: int, start: int, sequence: int, phase: str, back: bool = False) -> Record:
+        together = Together("all_to_all_single", (0, 1), "", 1, 1, back)
+        args = TogetherArgs({"group": "EP", "sequence": sequence}, together)
         ranges = ("step", f"moe 3 {phase}")
         return Record(
             "all_to_all_single",
@@ -67,7 +70,8 @@ def test_a_rank_waits_in_an_exchange_for_the_last_one() -> None:
         *(met(0, 10, 1, "dispatch"), met(1, 16, 1, "dispatch")),
         *(met(0, 40, 2, "combine"), met(1, 20, 2, "combine")),
         *(met(0, 60, 3, "combine"), met(1, 64, 3, "combine")),
+        *(met(0, 80, 4, "combine", True), met(1, 82, 4, "combine", True)),
     ]
-    # Rank 0 waits 6 and 4, rank 1 waits 20: by phase, over two ranks.
-    (row,) = load_rows(log)
-    assert (row.wait_dispatch_ps, row.wait_combine_ps) == (3, 12)
+    # Rank 0 waits 6 and 4, rank 1 waits 20: by phase, over two ranks. Going back, rank 0 waits 2.
+    waits = {row.direction: (row.wait_dispatch_ps, row.wait_combine_ps) for row in load_rows(log)}
+    assert waits == {"forward": (3, 12), "backward": (0, 1)}
