@@ -1,6 +1,7 @@
 """Collapsed runs end with the times, records and memory of runs with every rank, or are refused."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from classes_drawn import Case, Step, cases, refused
@@ -8,7 +9,9 @@ from hypothesis import given, settings
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
+from kernbench.classes.partition import NotAlikeError
 from kernbench.errors import UsageError
+from kernbench.ranks.spawn_errors import SpawnException
 from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
 
@@ -123,14 +126,127 @@ def test_many_drawn_programs_on_many_ranks() -> None:
             "--roles without --collapse exact: every rank is simulated then\n"
             "  hint: add --collapse exact",
         ),
+        (
+            {"witnesses": (3,), "data": False},
+            "--witnesses without --collapse exact: every rank is simulated then\n"
+            "  hint: add --collapse exact",
+        ),
     ],
-    ids=["data", "fidelity", "roles"],
+    ids=["data", "fidelity", "roles", "witnesses"],
 )
 def test_what_does_not_go_together(dials: dict[str, object], report: str) -> None:
     with pytest.raises(UsageError) as caught:
         RuntimeContext(RunSpec(topology="h200x8", **dials))  # type: ignore[arg-type]
 
     assert str(caught.value) == report
+
+
+def _stages(odd: int = -1, *changes: str, **dials: Any) -> RuntimeContext:
+    """Runs two stages of 32 ranks each, with groups of 8 along a node and of 4 along the nodes.
+
+    Args:
+        odd: Rank that does something more.
+        changes: Of the machine.
+        dials: Of the run.
+    """
+    spec = RunSpec(
+        topology="h200x8_x4_nodes",
+        overrides=("system.sips.count=64", *changes),
+        data=False,
+        collapse="exact",
+        **dials,
+    )
+
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        stage, node, place = rank // 32, rank // 8 * 8, rank % 8
+        tp = dist.new_group(range(node, node + 8), use_local_synchronization=True)
+        rail = range(32 * stage + place, 32 * stage + 32, 8)
+        dp = dist.new_group(rail, use_local_synchronization=True)
+        x = torch.ones(1 << 16, device="cuda")
+        if stage:
+            dist.recv(x, rank - 32)
+        dist.all_reduce(x, group=tp)
+        if rank == odd:
+            x = x + 1
+        if not stage:
+            dist.send(x, rank + 32)
+        dist.all_reduce(x, group=dp)
+        torch.cuda.synchronize()
+        dist.destroy_process_group()
+
+    with RuntimeContext(spec) as ctx:
+        ctx.roles = lambda rank: f"stage {rank // 32}"
+        ctx.multiprocessing.spawn(worker, nprocs=64)
+        return ctx
+
+
+def test_witnesses_do_the_same_in_their_own_groups() -> None:
+    plain, beside = _stages(), _stages(witnesses=(3, 41))
+
+    assert beside.engine.loop.now == plain.engine.loop.now
+    assert beside.collapsed[0].callers == (0, 3, 9, 32, 35, 41)
+    ends = {
+        rank: sorted(
+            (one.start, one.end) for one in beside.engine.op_log.records if one.rank == rank
+        )
+        for rank in beside.collapsed[0].callers
+    }
+    assert ends[0] == ends[3] == ends[9]
+    assert ends[32] == ends[35] == ends[41]
+
+
+def test_a_witness_that_does_something_else_is_told() -> None:
+    with pytest.raises(NotAlikeError) as caught:
+        _stages(9, witnesses=(9,))
+
+    told = str(caught.value).splitlines()
+    assert told[:2] == [
+        "rank 9 did not do what rank 0 did, which runs the program for it",
+        "  both are of class 'stage 0'",
+    ]
+    assert told[2].startswith("  rank 0: send, ")
+    assert told[2].endswith("dist.send(x, rank + 32)")
+    assert told[3].startswith("  rank 9: aten::add, ")
+    assert told[3].endswith("x = x + 1")
+
+
+SLOW = "system.sips.changed=[{which: [5], sip: {launch: 30 us}}]"
+
+
+@pytest.mark.parametrize(
+    ("changes", "limit", "told"),
+    [
+        ((), 1, "2 roles, of which rank 0 has 'stage 0' and rank 32 has 'stage 1'"),
+        (
+            (SLOW,),
+            2,
+            "the first split: rank 5 of class 'stage 0' is 'stage 0, SIP of kind 1'",
+        ),
+    ],
+    ids=["roles", "SIPs"],
+)
+def test_too_many_classes(changes: tuple[str, ...], limit: int, told: str) -> None:
+    with pytest.raises(NotAlikeError) as caught:
+        _stages(-1, *changes, class_limit=limit)
+
+    many = limit + 1
+    assert str(caught.value).splitlines()[:2] == [
+        f"{many} classes of 64 ranks, over --class-limit {limit}",
+        f"  {told}",
+    ]
+
+
+def test_the_groups_of_a_straggler_are_not_those_of_others() -> None:
+    with pytest.raises(SpawnException) as caught:
+        _stages(-1, SLOW)
+
+    assert str(caught.value.__cause__).splitlines()[:3] == [
+        "ranks 0, 1, 2, 3, .., 7 and ranks 8, 9, 10, 11, .., 15 are of some common classes, and "
+        "not of the same ones place by place",
+        "  ranks 0, 1, 2, 3, .., 7: stage 0, SIP of kind 0, stage 0, SIP of kind 1",
+        "  ranks 8, 9, 10, 11, .., 15: stage 0, SIP of kind 0",
+    ]
 
 
 def _ring(ranks: int) -> int:
