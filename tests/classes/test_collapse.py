@@ -249,13 +249,45 @@ def test_the_groups_of_a_straggler_are_not_those_of_others() -> None:
     ]
 
 
-def _ring(ranks: int) -> int:
-    """Returns the picoseconds that a ring of ranks takes to sum 16 elements of each."""
+INSTANT = (
+    "system.sip.collective_launch=0 ns",
+    "system.sip.cube.hbm={capacity: 64 GiB, bandwidth: 1000 TB/s, latency: 0 ns}",
+    "system.sip.pe.tcm={capacity: 64 MiB, bandwidth: 1000 TB/s, latency: 0 ns}",
+    "system.sip.pe.dma=1000 TB/s",
+    "system.sip.pe.issue=0 ns",
+    "system.sip.pe.math=1000 TFLOP/s",
+)
+"""Engines that take next to no time, so that a collective takes that of its network."""
+
+
+@pytest.mark.parametrize(
+    ("machine", "changes", "steps"),
+    [
+        # 2 (N - 1) steps of a chunk of 64 B.
+        ("ring1024", ("defaults.algorithm=ring",), [(2 * 65535, 64)]),
+        # Along each dimension 2 (256 - 1) steps, in the first of 256 chunks, then of one.
+        (
+            "torus4x4",
+            (
+                "system.sips.network.shape=[256, 256]",
+                "defaults.algorithm=dimension_wise",
+                "algorithms.dimension_wise.channels=1",
+            ),
+            [(2 * 255, 256 * 64), (2 * 255, 64)],
+        ),
+    ],
+    ids=["ring", "torus"],
+)
+def test_an_all_reduce_of_65536_ranks_takes_its_latencies_and_its_bytes(
+    machine: str, changes: tuple[str, ...], steps: list[tuple[int, int]]
+) -> None:
+    ranks = 65536
     spec = RunSpec(
-        topology="ring1024",
-        overrides=(f"system.sips.count={ranks}", "defaults.algorithm=ring"),
+        topology=machine,
+        overrides=(f"system.sips.count={ranks}", *INSTANT, *changes),
         data=False,
         collapse="exact",
+        record="full",
     )
 
     def worker(rank: int) -> None:
@@ -266,12 +298,9 @@ def _ring(ranks: int) -> int:
 
     with RuntimeContext(spec) as ctx:
         ctx.multiprocessing.spawn(worker, nprocs=ranks)
-        return ctx.engine.loop.now
-
-
-@pytest.mark.slow
-def test_a_ring_of_65536_ranks_takes_what_two_small_ones_tell() -> None:
-    # 2 (N - 1) steps of one size, each of which takes a + c / B.
-    small, twice = _ring(64), _ring(128)
-
-    assert _ring(65536) == small + (65536 // 64 - 1) * (twice - small)
+        (record,) = (one for one in ctx.engine.op_log.records if one.category == "collective")
+    # Links of 50 GB/s and 100 ns. An engine that is nearly instant takes a picosecond for 1000 B,
+    # and at least one.
+    expected = sum(count * (100_000 + 20 * nbytes) for count, nbytes in steps)
+    most = sum(count * (4 + 4 * nbytes // 1000) for count, nbytes in steps)
+    assert expected <= record.end - record.start <= expected + most
