@@ -359,7 +359,7 @@ OF_SPEC: Final = (
         group=SIMULATION,
         commands=OWN,
         sets=("collapse",),
-        why="`--same-ranks` runs one program there, and each rank keeps times of its own",
+        why="`--same-ranks` runs one program for all ranks, and each keeps times of its own",
     ),
     Option(
         flags=("--roles",),
