@@ -9,7 +9,7 @@ of what is no cache, such as how much of a report is shown.
 
 from collections.abc import Callable, Mapping
 from functools import _lru_cache_wrapper, lru_cache
-from itertools import count
+from itertools import count, islice
 from threading import Lock
 from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
@@ -174,14 +174,20 @@ class Table(dict[K, V]):
         _tables[next(_numbers)] = self
 
     def keep(self, key: K, value: V) -> V:
-        """Adds an entry, in place of the oldest one if the table is full, and returns the value."""
+        """Adds an entry, in place of the oldest ones of a full table, and returns the value."""
         with _LOCK:
             if len(self) >= self.limit:
-                del self[next(iter(self))]
+                # Several of a large table at once: a dict looks for its first entry through the
+                # places of all that were taken out before it.
+                for oldest in list(islice(self, max(1, self.limit // _AT_ONCE))):
+                    del self[oldest]
             self.kept += 1
             self[key] = value
         return value
 
+
+_AT_ONCE: Final = 1024
+"""Of a full table, the oldest of so many parts makes room."""
 
 _LOCK: Final = Lock()
 """Held while an entry is added: several threads may use a table."""

@@ -40,7 +40,8 @@ def check_alike(
     if len(tiles) > 1:
         _check_moved(prepared.topology, np.asarray(devices)[tiles])
         _check_ports(prepared, tiles)
-    if standing is not None:
+    one_class = standing is not None and len(standing.places) == 1
+    if standing is not None and not (one_class and prepared.at_once):
         _check_use(prepared, standing)
 
 

@@ -1,11 +1,12 @@
 """One channel of a collective: the cheapest exact tier times it."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Final, Protocol
 
+from kernbench.ccl.at_once import AtOnce, at_once, whole_of
 from kernbench.ccl.company import Companies, Company
 from kernbench.ccl.costs import RankCosts, Span
 from kernbench.ccl.cycles import Cycles
@@ -14,6 +15,7 @@ from kernbench.ccl.layout import Layout
 from kernbench.ccl.live import LiveComm
 from kernbench.ccl.operations import Ints
 from kernbench.ccl.plan import Algorithm, Cutting, Plan, Setting
+from kernbench.ccl.programs import ChannelProgram
 from kernbench.ccl.replay import Replay
 from kernbench.ccl.runs import Runs
 from kernbench.des import EventLoop, Owner, Task, order
@@ -40,9 +42,8 @@ class ChannelPlan:
     """Everything about a channel that does not depend on time.
 
     Attributes:
-        algorithm: Program of each rank.
-        setting: Everything that the algorithm can see besides its rank.
-        plan: Exchanges of all ranks; None if the algorithm must run live.
+        program: What each rank runs.
+        sips: SIP of each rank.
         blocks: Elements of every block by rank, shape `[ranks or 1, blocks]`.
         align: Number of elements; chunks begin at multiples of it.
         costs: Costs of the channel's messages.
@@ -52,9 +53,8 @@ class ChannelPlan:
         share: See `Use`.
     """
 
-    algorithm: Algorithm
-    setting: Setting
-    plan: Plan | None
+    program: ChannelProgram
+    sips: tuple[int, ...]
     blocks: Ints
     align: int
     costs: RankCosts
@@ -62,6 +62,35 @@ class ChannelPlan:
     lead: int
     topology: Topology
     share: Share | None = None
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """Program of each rank."""
+        return self.program.algorithm
+
+    @cached_property
+    def setting(self) -> Setting:
+        """Everything that the algorithm can see besides its rank."""
+        return self.program.setting
+
+    @cached_property
+    def plan(self) -> Plan | None:
+        """Exchanges of all ranks; None if the algorithm must run live."""
+        return self.program.plan
+
+    @cached_property
+    def planned(self) -> bool:
+        """Whether there is a plan, which is not made for this."""
+        return self.program.formula is not None or self.plan is not None
+
+    @cached_property
+    def at_once(self) -> AtOnce | None:
+        """All ranks that begin at once, timed as one; None if one does not tell of all."""
+        machine = None if self.setting.of_chunks else whole_of(self.topology, self.sips)
+        formula = None if machine is None else self.program.formula
+        if machine is None or formula is None:
+            return None
+        return at_once(machine, formula, self.cut(formula.parts, formula.scratch), self.costs)
 
     @cached_property
     def layout(self) -> Layout:
@@ -100,13 +129,19 @@ class ChannelPlan:
     @cached_property
     def use(self) -> Use:
         """Links that the channel sends over; without a plan, links between all pairs of ranks."""
-        ranks = range(self.setting.world_size)
-        pairs = itertools.permutations(ranks, 2) if self.plan is None else self.plan.pairs
-        paths = [self.path(*pair) for pair in pairs]
+        if self.at_once is not None:
+            ways = self.at_once.ways
+            return Use(self._paths(), self.lead, ways.tail, share=self.share, ways=ways)
+        paths = list(self._paths())
         queue = self.costs.each[0].queue
         largest = queue.on_links(queue.slot_size)
         tail = max((path.tail(queue.n_slots, largest) for path in paths), default=0)
         return Use(paths, self.lead, tail, share=self.share)
+
+    def _paths(self) -> Iterator[Path]:
+        ranks = range(self.setting.world_size)
+        for pair in itertools.permutations(ranks, 2) if self.plan is None else self.plan.pairs:
+            yield self.path(*pair)
 
     @cached_property
     def sent_over(self) -> list[tuple[int, ...]]:
@@ -172,6 +207,8 @@ class ChannelPlan:
 
         None without a plan.
         """
+        if self.at_once is not None:
+            return [self.at_once.picoseconds] * self.setting.world_size
         if self.plan is None:
             return None
         skews = (0,) * self.setting.world_size
@@ -363,7 +400,7 @@ class Channel:
         self._ranks: Final = ranks
         self._number: Final = prepared.setting.channel
         self._line: Final = (line, self._number)
-        self._live: Final = live or prepared.plan is None
+        self._live: Final = live or not prepared.planned
         self._size: Final = prepared.setting.world_size
         self._shared: Final = cycles
         self._shadow: Final = shadow
@@ -378,6 +415,7 @@ class Channel:
         self._queues: dict[tuple[int, int], Queue] = {}
         self.claim: Claim | None = None
         self._gathers = False  # whether it waits for all ranks, to time them together
+        self._as_one: tuple[int, int] | None = None  # when all ranks begin and end, timed as one
         self._replay: Replay | None = None
         self._attempt = 0
 
@@ -392,6 +430,27 @@ class Channel:
             self._engine.loop.at(start, self._owner(rank), self._late, rank, start)
         else:
             self._begin(rank, start, busy)
+
+    def free_at(self, start: int) -> bool:
+        """Returns whether all ranks may begin at `start`, in picoseconds, and be timed as one."""
+        prepared, claims = self._prepared, self._engine.network.claims
+        if self._live or prepared.at_once is None:
+            return False
+        return not claims.active or claims.clear_for(prepared.use, self._line, start)
+
+    def begin_as_one(self, start: int) -> int:
+        """Takes all ranks, which begin at `start`; returns when all end, in picoseconds.
+
+        It must be `free_at` the start.
+        """
+        claims, once = self._engine.network.claims, self._prepared.at_once
+        assert once is not None
+        self.claim = claims.take(
+            self._prepared.use, self._line, self._repeat, self._released, stands=self._ranks.stands
+        )
+        claims.hold_all(self.claim)
+        self._as_one = start, start + once.picoseconds
+        return self._as_one[1]
 
     def _late(self, rank: int, start: int) -> None:
         self._begin(rank, start, self._busy(rank, start))
@@ -409,6 +468,8 @@ class Channel:
 
     def _released(self, link: int) -> int | None:
         """See `Released`."""
+        if self._as_one is not None:
+            return self._as_one[1]
         latest, ends = 0, self._ends
         if self._company is not None and self._company.following:
             return None  # others of the company may be on the link
@@ -601,6 +662,8 @@ class Channel:
 
     def _repeat(self) -> tuple[int, Callable[[], None]]:
         """Takes back times that hold only without company on the links; see `Repeat`."""
+        # Collectives of one group follow each other, and others are refused where ranks stand.
+        assert self._as_one is None
         if self._company is not None:
             self._company.repeated(self)
         self._take_back()

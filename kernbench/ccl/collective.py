@@ -223,6 +223,8 @@ class Collective:
         self._commands[rank] = command
         if self._timed:
             standing = self._standing
+            if standing is not None and self._arrive_as_one(standing, part):
+                return
             for place in (rank,) if standing is None else standing.places[rank]:
                 begin = part.start
                 if self._engine.timed:
@@ -234,6 +236,22 @@ class Collective:
             end = max(other.start for other in self._parts.values())
             for other in self._parts.values():
                 self._end(other, end)
+
+    def _arrive_as_one(self, standing: Standing, part: Joining) -> bool:
+        """Times all ranks from one of them, if all are of one class and nothing tells them apart.
+
+        Returns:
+            Whether it did.
+        """
+        prepared, engine = self.prepared, self._engine
+        if len(standing.places) > 1 or self._live or not engine.timed or not prepared.at_once:
+            return False
+        begin = max(part.start + prepared.start_up(part.rank), engine.loop.now)
+        if not all(channel.free_at(begin) for channel in self._channels):
+            return False
+        end = max(channel.begin_as_one(begin) for channel in self._channels)
+        self._end(part, end + part.late)
+        return True
 
     # Calls of channels, see `Ranks`
 

@@ -6,9 +6,9 @@ equal (ADR 0005).
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -41,6 +41,7 @@ class _Lanes:
         paths: Path from each rank to its receiver.
         pe: Engines of all ranks.
         before: The latest stage with the same receivers, whose queues these are.
+        moved: Whether there is one lane, which tells of all: it gets what others get from it.
     """
 
     def __init__(
@@ -51,10 +52,12 @@ class _Lanes:
         paths: Sequence[Path],
         pe: PeTimeline[Ints],
         before: "_Lanes | None",
+        *,
+        moved: bool,
     ) -> None:
         self.pe: Final = pe
-        self._to: Final = plan.to[0]
-        self._source: Final = plan.source[0]
+        self._to: Final = np.zeros_like(plan.to[0]) if moved else plan.to[0]
+        self._source: Final = np.zeros_like(self._to) if moved else plan.source[0]
         self._costs: Final = costs
         self._paths: Final = paths
         hops, far = _near(paths)
@@ -337,6 +340,7 @@ def vectorised(
     starts: Sequence[int],
     *,
     trace: bool = False,
+    moved: bool = False,
 ) -> tuple[list[int], list[Span]]:
     """Times a plan in stages whose ranks go in step over links that nobody else uses.
 
@@ -346,6 +350,8 @@ def vectorised(
         path: Returns the path between two ranks.
         starts: When each rank begins, in picoseconds.
         trace: Whether to return the messages.
+        moved: Whether the plan and all else is that of one rank, which tells of all: it gets what
+            others get from it.
 
     Returns:
         When each rank is done, in picoseconds, and the messages; no messages without `trace`.
@@ -357,7 +363,7 @@ def vectorised(
         receivers = stage.to[0]
         paths = [path(rank, other) for rank, other in enumerate(receivers.tolist())]
         key = receivers.tobytes()
-        lanes = to[key] = _Lanes(stage, layout, costs, paths, pe, to.get(key))
+        lanes = to[key] = _Lanes(stage, layout, costs, paths, pe, to.get(key), moved=moved)
         _stage(stage, lanes, spans if trace else None)
     return np.maximum(pe.clock, pe.send_free).tolist(), spans
 
@@ -367,9 +373,13 @@ def _stage(plan: Plan, lanes: _Lanes, spans: list[Span] | None) -> None:
     kind, by, pending = b"", None, 0
     clock: Ints = lanes.pe.clock
     state: Ints | None = None
-    for send, receive, reduce in zip(plan.send, plan.receive, plan.reduce[:, 0], strict=True):
+    # If all chunks have one size, it does not matter which ones they are.
+    chunks: Iterable[Any] = zip(plan.send, plan.receive, strict=True)
+    if lanes.even and spans is None:
+        chunks = repeat((plan.send[0], plan.receive[0]))
+    for (send, receive), reduce in zip(chunks, plan.reduce[:, 0].tolist(), strict=False):
         before = kind
-        kind = bytes(reduce)
+        kind = bytes((reduce,))
         leaving, arriving = lanes.kinds(send), lanes.kinds(receive)
         if leaving is not None and arriving is not None:
             kind += leaving.tobytes() + arriving.tobytes()

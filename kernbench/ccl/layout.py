@@ -71,6 +71,11 @@ class Layout:
         return first if bool((self._nominal == first).all()) else None
 
     @cached_property
+    def even(self) -> bool:
+        """Whether all chunks of all ranks have one size, and it is not 0."""
+        return self.alike and bool(self.nominal) and bool((self.sizes == self.nominal).all())
+
+    @cached_property
     def dense(self) -> bool:
         """Whether every chunk lies where it would lie if all chunks were full."""
         if not self.alike or self.nominal is None:

@@ -1,6 +1,6 @@
 """Everything known of collectives of one shape before any rank arrives."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Final
@@ -87,7 +87,10 @@ class Prepared:
         self._offsets: Final = np.cumsum(self._blocks, axis=1) - self._blocks
         pes = added_on([machine.costs(sip) for sip in shape.sips], chosen.queue)
         costs = RankCosts(pes, chosen.queue, shape.dtype)
-        lead = min(launches_of(chosen.queue, machine.topology.machine.system, shape.sips))
+        self._launches: Final = launches_of(
+            chosen.queue, machine.topology.machine.system, shape.sips
+        )
+        lead = min(self._launches)
         largest = int(self._blocks.max(initial=0))
         programs = programs_of(
             chosen,
@@ -101,13 +104,11 @@ class Prepared:
         self._runs: dict[tuple[int, int], list[tuple[range, slice]]] = {}
         self.channels: Final[list[ChannelPlan]] = []
         for program in programs:
-            plan = program.plan
-            shares = program.shares(plan)
+            shares = program.shares(None if program.rails is None else program.plan)
             self.channels.append(
                 ChannelPlan(
-                    program.algorithm,
-                    program.setting,
-                    plan,
+                    program,
+                    shape.sips,
                     self._blocks,
                     chosen.align,
                     costs,
@@ -153,11 +154,11 @@ class Prepared:
         The time is the launch plus the pass over the rank's shares (see `costs.pass_over`). The
         end of the rank is the same wherever in the collective the pass lies.
         """
-        queue, system = self.shape.chosen.queue, self._machine.topology.machine.system
-        launches = launches_of(queue, system, self.shape.sips)
-        return [
-            launch + pass_over(queue, *self._shares(rank)) for rank, launch in enumerate(launches)
-        ]
+        return [self.start_up(rank) for rank in range(len(self.shape.sips))]
+
+    def start_up(self, rank: int) -> int:
+        """Returns the start-up of a rank, see `start_ups`."""
+        return self._launches[rank] + pass_over(self.shape.chosen.queue, *self._shares(rank))
 
     def _shares(self, rank: int) -> tuple[int, int]:
         """Returns the bytes that a rank reduces or forwards itself, and those for the others.
@@ -167,15 +168,33 @@ class Prepared:
         n = len(self.shape.sips)
         if self.operation.rooted or n == 1:
             return 0, 0
-        row = self._blocks[rank if len(self._blocks) > 1 else 0]
+        number = rank if len(self._blocks) > 1 else 0
+        row = self._blocks[number]
         own = -(-int(row[0]) // n) if self.operation.blocks == "one" else int(row[rank])
         itemsize = self.shape.dtype.itemsize
-        return own * itemsize, (int(row[:n].sum()) - own) * itemsize
+        return own * itemsize, (self._totals[number] - own) * itemsize
+
+    @cached_property
+    def _totals(self) -> list[int]:
+        """By row of the blocks, the elements that a rank gives."""
+        found: list[int] = self._blocks[:, : len(self.shape.sips)].sum(axis=1).tolist()
+        return found
 
     @cached_property
     def planned(self) -> bool:
         """Whether every channel has a plan, so that no live run is needed."""
-        return all(channel.plan is not None for channel in self.channels)
+        return all(channel.planned for channel in self.channels)
+
+    @cached_property
+    def at_once(self) -> bool:
+        """Whether ranks that begin at once can be timed as one, in all channels."""
+        used: set[Hashable] = set()
+        for channel in self.channels:
+            once = channel.at_once
+            if once is None or not used.isdisjoint(once.ways.kinds):
+                return False
+            used.update(once.ways.kinds)
+        return True
 
     @cached_property
     def given(self) -> list[tuple[int, int]]:

@@ -1,14 +1,14 @@
 """Which ranks do the same: a partition of all ranks, and its refinements."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from kernbench.errors import UnsupportedError
+from kernbench.errors import UnsupportedError, UsageError
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -55,13 +55,18 @@ class Partition:
     Args:
         of: Number of the class of each rank.
         names: Name of each class, by number.
+        beside: See the attribute.
 
     Attributes:
         of: Number of the class of each rank, shape `[ranks]`.
         classes: The classes, in the order of their members that run.
+        beside: Ranks that run the program besides, ascending; they stand for themselves, and in
+            groups without the member of their class for others.
     """
 
-    def __init__(self, of: Sequence[int] | Ints, names: Sequence[str]) -> None:
+    def __init__(
+        self, of: Sequence[int] | Ints, names: Sequence[str], beside: Collection[int] = ()
+    ) -> None:
         found = np.asarray(of, np.int64)
         _, firsts, numbers, sizes = np.unique(
             found, return_index=True, return_inverse=True, return_counts=True
@@ -74,6 +79,7 @@ class Partition:
             Class(names[int(found[first])], int(first), int(size))
             for first, size in zip(firsts[order], sizes[order], strict=True)
         )
+        self.beside: Final = tuple(sorted(beside))
 
     @classmethod
     def by_roles(cls, roles: Sequence[str]) -> "Partition":
@@ -104,6 +110,32 @@ class Partition:
         ]
         return Partition(of, names)
 
+    def witnessed(self, witnesses: Sequence[int]) -> "Partition":
+        """Returns the same classes, some ranks of which run beside the members that run for them.
+
+        So that each of them has somebody to exchange messages with, the members of other classes
+        have a rank beside them, too, as far away as the witness is from its member.
+
+        Raises:
+            UsageError: If there is no such rank, or it runs the program for its class anyway.
+        """
+        beside: set[int] = set()
+        for rank in witnesses:
+            if rank >= self.ranks or rank in self._calls:
+                what = "runs the program anyway" if rank < self.ranks else "is not there"
+                raise UsageError(
+                    f"--witnesses {','.join(map(str, witnesses))}: rank {rank} of {self.ranks:,} "
+                    f"{what}",
+                    hint="name ranks for which another one runs the program: -v lists the classes",
+                )
+            moved = [one.member + rank - self.class_of(rank).member for one in self.classes]
+            beside.update(
+                other
+                for other, one in zip(moved, self.classes, strict=True)
+                if 0 <= other < self.ranks and self.class_of(other) is one
+            )
+        return Partition(self.of, [one.name for one in self.classes], beside - self._calls)
+
     def __len__(self) -> int:
         return len(self.classes)
 
@@ -114,8 +146,9 @@ class Partition:
 
     @cached_property
     def callers(self) -> tuple[int, ...]:
-        """The ranks that run the program, one of each class, ascending."""
-        return tuple(one.member for one in self.classes)
+        """The ranks that run the program, one of each class and those beside, ascending."""
+        members = tuple(one.member for one in self.classes)
+        return tuple(sorted((*members, *self.beside))) if self.beside else members
 
     @cached_property
     def _calls(self) -> frozenset[int]:
@@ -144,28 +177,34 @@ class Partition:
         Raises:
             NotAlikeError: If the member that runs for a class is not in the group.
         """
-        run = np.array(self.callers)[self.of[np.asarray(ranks)]]
         place = {rank: number for number, rank in enumerate(ranks) if rank in self._calls}
         if len(place) == len(ranks):
             return None
-        missing = [
-            (rank, other)
-            for rank, other in zip(ranks, run.tolist(), strict=True)
-            if other not in place
-        ]
-        if missing:
-            rank, other = missing[0]
+        # By class, the place of who runs for it: its member, or another one if that is elsewhere.
+        runs = np.full(len(self), -1)
+        for rank in (*self.beside[::-1], *(one.member for one in self.classes)):
+            if rank in place:
+                runs[self.of[rank]] = place[rank]
+        caller = runs[self.of[np.asarray(ranks)]]
+        missing = np.flatnonzero(caller < 0)
+        if len(missing):
+            rank = int(ranks[int(missing[0])])
+            one = self.class_of(rank)
             raise NotAlikeError(
-                f"rank {rank} is in a group without rank {other}, which runs the program for it",
-                [f"both are of class {self.class_of(rank).name!r}"],
+                f"rank {rank} is in a group without rank {one.member}, which runs the program for "
+                "it",
+                [f"both are of class {one.name!r}"],
                 hint=f"give rank {rank} another role (--roles), or {WAY_OUT}",
             )
-        caller = [place[other] for other in run.tolist()]
-        places: dict[int, list[int]] = {}
-        for number, one in enumerate(caller):
-            places.setdefault(one, []).append(number)
-        return Standing(ranks, caller, dict(places))
+        own = list(place.values())
+        caller[own] = own
+        order = np.argsort(caller, kind="stable")
+        parts = np.split(order, np.flatnonzero(np.diff(caller[order])) + 1)
+        places = {int(caller[part[0]]): part.tolist() for part in parts}
+        return Standing(ranks, caller.tolist(), places)
 
     def __str__(self) -> str:
         many = "es" if len(self) > 1 else ""
-        return f"ranks {self.ranks:,} in {len(self):,} class{many}; exact"
+        more = len(self.beside)
+        witnesses = f"; {more:,} more rank{'s' * (more > 1)} did the same" if more else ""
+        return f"ranks {self.ranks:,} in {len(self):,} class{many}; exact{witnesses}"

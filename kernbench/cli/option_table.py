@@ -9,6 +9,7 @@ from kernbench.run_spec.options import (
     ONE,
     ORDER,
     PROGRAM,
+    RANKS,
     REAL,
     CommandName,
     Option,
@@ -117,6 +118,14 @@ OUTPUTS: Final = (
         metavar="FILE",
         help="Writes a trace for Perfetto; compressed if the name ends in `.gz`.",
         commands=ONE,
+    ),
+    Option(
+        flags=("--trace-ranks",),
+        metavar="RANKS",
+        help="With `--trace`: the ranks that are shown, such as `0,8`.",
+        commands=ONE,
+        default_told="all",
+        read=RANKS,
     ),
     Option(
         flags=("--trace-kineto",),

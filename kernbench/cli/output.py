@@ -14,6 +14,7 @@ class Output:
 
     Attributes:
         trace: File for the timeline; None for no file.
+        trace_ranks: Ranks that `trace` shows; None for all.
         trace_kineto: Folder for a file of each rank as PyTorch's profiler writes them; None for no
             files.
         report: File for a page that shows the run; None for no file.
@@ -30,6 +31,7 @@ class Output:
     """
 
     trace: Path | None = None
+    trace_ranks: tuple[int, ...] | None = None
     trace_kineto: Path | None = None
     report: Path | None = None
     trace_limit: int = TRACE_LIMIT

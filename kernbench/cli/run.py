@@ -3,7 +3,7 @@
 import io
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -114,6 +114,8 @@ def _run(spec: RunSpec, output: Output, tries: Tries) -> int:
             "--trace-kineto needs simulated time, which --fidelity functional does not have",
             hint="run with --fidelity kernel",
         )
+    if output.trace_ranks is not None and output.trace is None:
+        raise UsageError("--trace-ranks without --trace", hint="add --trace FILE")
     for path in (output.trace, output.report, output.json):
         if path is not None:
             check_writable(path)
@@ -324,7 +326,9 @@ def _write_traces(ctx: RuntimeContext, output: Output) -> None:
     log, topology, dispatch_ps = ctx.engine.op_log, ctx.engine.topology, ctx.engine.dispatch_ps
     sips = dict(enumerate(ctx.devices))
     if output.trace is not None:
-        write_trace(log, topology, output.trace, dispatch_ps=dispatch_ps, sips=sips)
+        ranks = output.trace_ranks
+        write_trace(log, topology, output.trace, dispatch_ps=dispatch_ps, sips=sips, ranks=ranks)
+        _tell_missing(ctx, ranks or ())
     if output.trace_kineto is not None:
         folder = output.trace_kineto
         written = write_kineto_files(log, topology, folder, dispatch_ps=dispatch_ps, sips=sips)
@@ -336,6 +340,17 @@ def _write_traces(ctx: RuntimeContext, output: Output) -> None:
                 "this run did not write",
                 file=sys.stderr,
             )
+
+
+def _tell_missing(ctx: RuntimeContext, ranks: Sequence[int]) -> None:
+    """Says which ranks a trace was to show that have done nothing, or did not run."""
+    for rank in sorted(set(ranks) - {record.rank for record in ctx.engine.op_log.records}):
+        why = "it issued nothing"
+        for partition in ctx.collapsed:
+            if rank < partition.ranks:
+                member = partition.class_of(rank).member
+                why = f"rank {member} ran for it; with --witnesses {rank} it runs, too"
+        print(f"kernbench: the trace does not show rank {rank}: {why}", file=sys.stderr)
 
 
 def _tell_dropped(log: OpLog) -> None:

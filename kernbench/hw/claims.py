@@ -1,6 +1,8 @@
 """Which activity uses which links; an activity alone on its links is timed without the network."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 from typing import Any, Final, Protocol
 
@@ -31,40 +33,76 @@ class Company(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False)
+class Ways:
+    """The links of an activity in which each SIP of a machine does the same, moved to its place.
+
+    Attributes:
+        kinds: By kind of link (one of a kind leaves each SIP), to which SIP one of them sends over
+            it, and the path to that SIP. No two of them send over one link.
+        tail: See `Use`.
+    """
+
+    kinds: Mapping[Hashable, tuple[int, Path]]
+    tail: int
+
+
 class Use:
     """The links that an activity sends over.
 
     Args:
-        paths: Paths of the messages of the activity.
+        paths: Paths of the messages of the activity; with `ways`, looked at when they are needed.
         lead: Shortest time, in picoseconds, from the end of what a sender did before until its
             first message of the activity.
         tail: Longest time, in picoseconds, for which messages hold links after their sender is
             done, if nobody else uses the links.
         share: See `Share`; None for an activity that has links to itself, or competes for them.
+        ways: What all SIPs of the machine do, if they do the same; else None.
 
     Attributes:
-        paths: Paths of the messages of the activity.
         lead: See the argument.
         tail: See the argument.
         share: See the argument.
-        links: Indices of all links of the paths.
+        ways: See the argument.
         private: Whether each link belongs to one path only.
     """
 
     def __init__(
-        self, paths: Iterable[Path], lead: int = 0, tail: int = 0, *, share: Share | None = None
+        self,
+        paths: Iterable[Path],
+        lead: int = 0,
+        tail: int = 0,
+        *,
+        share: Share | None = None,
+        ways: Ways | None = None,
     ) -> None:
-        self.paths: Final = tuple(paths)
+        self._given: Final = paths if ways is not None else tuple(paths)
         self.lead: Final = lead
         self.tail: Final = tail
         self.share: Final = share
-        self._on: Final[dict[int, Path]] = {}
-        self.private = True
+        self.ways: Final = ways
+        self.private: Final = ways is not None or all(
+            self._on[link] is path for path in self.paths for link in path.links
+        )
+
+    @cached_property
+    def paths(self) -> tuple[Path, ...]:
+        """Paths of the messages of the activity."""
+        return tuple(self._given)
+
+    @cached_property
+    def _on(self) -> dict[int, Path]:
+        """By the index of a link, the first path that it belongs to."""
+        on: dict[int, Path] = {}
         for path in self.paths:
             for link in path.links:
-                if self._on.setdefault(link, path) is not path:
-                    self.private = False
-        self.links: Final = frozenset(self._on)
+                on.setdefault(link, path)
+        return on
+
+    @cached_property
+    def links(self) -> frozenset[int]:
+        """Indices of all links of the paths."""
+        return frozenset(self._on)
 
     def beside(self, other: "Use") -> bool:
         """Returns whether both have shares of their own of the links that they share."""
@@ -81,8 +119,14 @@ class Use:
         """
         if not (self.private and other.private) or self.lead < other.tail:
             return False
-        return self is other or all(
-            self._on[link].like(other._on[link]) for link in self.links & other.links
+        if self is other:
+            return True
+        if self.ways is None or other.ways is None:
+            return all(self._on[link].like(other._on[link]) for link in self.links & other.links)
+        mine, theirs = self.ways.kinds, other.ways.kinds
+        return all(
+            mine[kind][0] == theirs[kind][0] and mine[kind][1].like(theirs[kind][1])
+            for kind in mine.keys() & theirs.keys()
         )
 
 
@@ -176,6 +220,8 @@ class Claims:
         self._loop: Final = loop
         self.active: Final[dict[Claim, None]] = {}
         self._on: dict[int, list[Claim]] = {}
+        # Those that have all of their links, which are listed when somebody looks at links.
+        self._unlisted: dict[Claim, None] = {}
         self._numbers: Final = count()
 
     def __bool__(self) -> bool:
@@ -194,6 +240,7 @@ class Claims:
             mine: Claim of the new activity; None if it has none yet, or no two of its senders send
                 over one link.
         """
+        self._list()
         on = self._on
         for link in links:
             for claim in on.get(link, ()):
@@ -204,6 +251,39 @@ class Claims:
                 if claim.in_the_way(link, use, line, start):
                     return True
         return False
+
+    def clear_for(self, use: Use, line: object, start: int) -> bool:
+        """Returns whether nobody delays an activity of all SIPs, as far as kinds of links tell it.
+
+        Args:
+            use: Links of the new activity; it has `ways`.
+            line: Line of the new activity, see `Claim`.
+            start: When all of its senders begin, in picoseconds.
+        """
+        assert use.ways is not None
+        mine = use.ways.kinds.keys()
+        return all(
+            claim in self._unlisted
+            and claim.use.ways is not None
+            and (
+                mine.isdisjoint(claim.use.ways.kinds)
+                or not claim.in_the_way(_ANY, use, line, start)
+            )
+            for claim in self.active
+        )
+
+    def hold_all(self, claim: Claim) -> None:
+        """Does what `hold` does with all links of an activity, whose `released` tells none apart.
+
+        Args:
+            claim: The claim of the activity; it is alone, and `clear_for` says that links are free.
+        """
+        self._unlisted[claim] = None
+
+    def _list(self) -> None:
+        while self._unlisted:
+            claim, _ = self._unlisted.popitem()
+            self.hold(claim, claim.use.links)
 
     def take(
         self,
@@ -279,6 +359,7 @@ class Claims:
             NotAlikeError: If one of them stands for activities that are not simulated, and would
                 meet others that are not, either.
         """
+        self._list()
         newcomer.alone = False
         met, disturbed = [newcomer], list[Claim]()
         for claim in met:  # grows
@@ -328,12 +409,14 @@ class Claims:
 
     def on(self, links: Iterable[int]) -> list[Claim]:
         """Returns the claims of activities that have one of the links, in order."""
+        self._list()
         found = {claim: None for link in links for claim in self._on.get(link, ())}
         return sorted(found, key=lambda claim: claim.number)
 
     def drop(self, claim: Claim) -> None:
         """Ends a claim."""
         del self.active[claim]
+        self._unlisted.pop(claim, None)
         on = self._on
         for link in claim.held:
             there = on[link]
@@ -345,7 +428,12 @@ class Claims:
     def clear(self) -> None:
         """Drops all claims, after a failure."""
         self.active.clear()
+        self._unlisted.clear()
         self._on.clear()
+
+
+_ANY: Final = -1
+"""Stands for each link of an activity whose `released` tells none apart."""
 
 
 def _unknown(_: int) -> None:

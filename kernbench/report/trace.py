@@ -11,7 +11,7 @@ in `args`.
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import count, groupby
 from pathlib import Path
 from typing import Any, Final
@@ -45,6 +45,7 @@ def write_trace(
     *,
     dispatch_ps: int = 0,
     sips: Mapping[int, int] | None = None,
+    ranks: Collection[int] | None = None,
 ) -> None:
     """Writes a log as a trace. Equal runs give equal files, whatever the order of set-up.
 
@@ -57,15 +58,19 @@ def write_trace(
             say themselves. If not 0, each command is also shown on its host, with an arrow to where
             it ran.
         sips: SIP of each rank whose number differs from that of its SIP; None if there is none.
+        ranks: Ranks that are shown; None for all.
 
     Raises:
         UsageError: If the log has no records, or the file cannot be written.
     """
-    records = full_records(op_log, "a trace")
+    records, loads = full_records(op_log, "a trace"), op_log.loads
+    if ranks is not None:
+        records = [record for record in records if record.rank in ranks]
+        loads = [load for load in loads if load.rank in ranks]
     dropped = op_log.dropped
     with replacing(path) as file:
         dials: dict[str, Any] = {"dispatch_ps": dispatch_ps, "sips": sips, "dropped": dropped}
-        for line in trace_lines(records, topology, loads=op_log.loads, **dials):
+        for line in trace_lines(records, topology, loads=loads, **dials):
             file.write(line)
             file.write("\n")
 

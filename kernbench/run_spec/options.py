@@ -151,7 +151,9 @@ def _nodes(text: str) -> int:
 
 _PICKS: Final = _numbers(".", r"[1-9]\d*", "numbers from 1 with dots between, such as 2.1; or 0")
 _SIPS: Final = _numbers(",", r"\d+", "numbers with commas between, such as 0,2,5; or all")
-_WITNESSES: Final = _numbers(",", r"\d+", "ranks with commas between, such as 3,17")
+RANKS: Final = _numbers(",", r"\d+", "ranks with commas between, such as 3,17")
+"""Reads some ranks."""
+
 _WHETHER: Final = "Whether tensors hold values; off: only time is simulated"
 
 NPROC_PER_NODE: Final = Option(
@@ -318,7 +320,7 @@ OF_SPEC: Final = (
         commands=REAL,
         sets=("pytorch.witnesses",),
         default_told="the last one",
-        read=_WITNESSES,
+        read=RANKS,
         write=_with_commas,
     ),
     Option(
@@ -357,7 +359,7 @@ OF_SPEC: Final = (
         group=SIMULATION,
         commands=OWN,
         sets=("collapse",),
-        why="`--same-ranks` runs one program there, and each rank keeps times of its own",
+        why="`--same-ranks` runs one program for all ranks, and each keeps times of its own",
     ),
     Option(
         flags=("--roles",),
@@ -369,6 +371,18 @@ OF_SPEC: Final = (
         sets=("roles",),
         default_told="what the program says, or one role",
         why="they belong to `--collapse`",
+    ),
+    Option(
+        flags=("--witnesses",),
+        metavar="RANKS",
+        help="With `--collapse exact`: these ranks run the program, too, such as `3,17`; each is "
+        "compared with the one that runs for its class, command by command.",
+        group=SIMULATION,
+        commands=OWN,
+        sets=("witnesses",),
+        default_told="no rank",
+        read=RANKS,
+        write=_with_commas,
     ),
     Option(
         flags=("--eager-limit",),
@@ -418,6 +432,18 @@ OF_SPEC: Final = (
         help="Process groups that a rank may hold beside WORLD, that of all ranks.",
         group=LIMITS,
         sets=("group_limit",),
+    ),
+    Option(
+        flags=("--class-limit",),
+        kind="whole",
+        least=1,
+        metavar="CLASSES",
+        help="With `--collapse exact`: classes of ranks that a run may have.",
+        more=". If it has more, the report says what split them",
+        group=LIMITS,
+        commands=OWN,
+        sets=("class_limit",),
+        why="it belongs to `--collapse`",
     ),
     Option(
         flags=("--routing",),

@@ -90,6 +90,8 @@ class RunSpec:
             first only without values, see `classes`.
         roles: With `collapse`, a file that says which ranks have the same program, see
             `classes.roles`; None for what the program says, or for all ranks.
+        witnesses: With `collapse`, ranks that run beside the one that runs for their class, and are
+            compared with it; None for no such rank.
         seed: At least 0; with the rank it says where a rank's default random generator starts.
         eager_limit: Bytes up to which messages of tensors on devices are sent without their
             receive, as some libraries do; 0 finds every deadlock that such buffering hides.
@@ -99,6 +101,7 @@ class RunSpec:
         step_budget: Number of commands that a rank may issue in a spawn; 0 for any number.
         group_limit: Number of process groups that a rank may hold besides the group of all ranks
             (C17).
+        class_limit: With `collapse`, most classes of ranks.
         schedule: Number of the candidate, from 1, that each receive from any source takes in turn,
             see `Schedule`; None for the message that comes first.
         routing: Which experts tokens choose, by name or as a file, see `routing.routing_of`; None
@@ -126,12 +129,14 @@ class RunSpec:
     shadow: bool = False
     collapse: Collapse = "off"
     roles: str | None = None
+    witnesses: tuple[int, ...] | None = None
     seed: int = 0
     eager_limit: int = 0
     watchdog_s: float = 30.0
     max_time_ps: int = 0
     step_budget: int = 0
     group_limit: int = 4096
+    class_limit: int = 4096
     schedule: tuple[int, ...] | None = None
     routing: str | None = None
     bench: str | None = None

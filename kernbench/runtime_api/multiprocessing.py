@@ -10,7 +10,7 @@ from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_f
 from kernbench.process.process import MAIN, Session, current_process
 from kernbench.ranks.spawn_errors import SpawnException
 from kernbench.ranks.spawning import Spawn, session_of
-from kernbench.runtime_api.collapsing import partition_of
+from kernbench.runtime_api.collapsing import check_witnesses, partition_of
 
 __all__ = ["SpawnException", "spawn"]
 
@@ -109,6 +109,7 @@ def spawn_on(
             ctx, process, fn, args, nprocs, carriers=carriers, light=light, partition=partition
         ).run()
     if partition is not None:
+        check_witnesses(ctx, partition)
         ctx.collapsed.append(partition)
 
 

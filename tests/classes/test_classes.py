@@ -46,6 +46,28 @@ def test_a_group_without_the_rank_that_runs_is_refused() -> None:
         partition.standing([2, 3])
 
 
+def test_witnesses_run_beside_the_members_of_their_classes() -> None:
+    stages = Partition.by_roles(["0"] * 4 + ["1"] * 4).witnessed([3])
+
+    # Rank 7 runs as well: it is to rank 3 what rank 4 is to rank 0.
+    assert stages.callers == (0, 3, 4, 7)
+    assert str(stages) == "ranks 8 in 2 classes; exact; 2 more ranks did the same"
+    beside = stages.standing([2, 3])  # without the member
+    assert beside is not None
+    assert beside.caller == [1, 1]
+    together = stages.standing([3, 2, 1, 0])
+    assert together is not None
+    assert together.places == {0: [0], 3: [1, 2, 3]}
+
+
+@pytest.mark.parametrize(("rank", "what"), [(4, "runs the program anyway"), (8, "is not there")])
+def test_a_wrong_witness(rank: int, what: str) -> None:
+    stages = Partition.by_roles(["0"] * 4 + ["1"] * 4)
+
+    with pytest.raises(UsageError, match=f"--witnesses 1,{rank}: rank {rank} of 8 {what}"):
+        stages.witnessed([1, rank])
+
+
 def test_groups_of_a_mesh_are_found_from_one_of_them() -> None:
     # A mesh of 2 x 3 x 2 ranks, the fastest last: groups along the first and the last dimension.
     assert strides_of([0, 1, 6, 7]) == [(2, 1), (2, 6)]

@@ -1,6 +1,7 @@
 """Collapsed runs end with the times, records and memory of runs with every rank, or are refused."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from classes_drawn import Case, Step, cases, refused
@@ -8,7 +9,9 @@ from hypothesis import given, settings
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
+from kernbench.classes.partition import NotAlikeError
 from kernbench.errors import UsageError
+from kernbench.ranks.spawn_errors import SpawnException
 from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
 
@@ -123,8 +126,13 @@ def test_many_drawn_programs_on_many_ranks() -> None:
             "--roles without --collapse exact: every rank is simulated then\n"
             "  hint: add --collapse exact",
         ),
+        (
+            {"witnesses": (3,), "data": False},
+            "--witnesses without --collapse exact: every rank is simulated then\n"
+            "  hint: add --collapse exact",
+        ),
     ],
-    ids=["data", "fidelity", "roles"],
+    ids=["data", "fidelity", "roles", "witnesses"],
 )
 def test_what_does_not_go_together(dials: dict[str, object], report: str) -> None:
     with pytest.raises(UsageError) as caught:
@@ -133,13 +141,153 @@ def test_what_does_not_go_together(dials: dict[str, object], report: str) -> Non
     assert str(caught.value) == report
 
 
-def _ring(ranks: int) -> int:
-    """Returns the picoseconds that a ring of ranks takes to sum 16 elements of each."""
+def _stages(odd: int = -1, *changes: str, **dials: Any) -> RuntimeContext:
+    """Runs two stages of 32 ranks each, with groups of 8 along a node and of 4 along the nodes.
+
+    Args:
+        odd: Rank that does something more.
+        changes: Of the machine.
+        dials: Of the run.
+    """
     spec = RunSpec(
-        topology="ring1024",
-        overrides=(f"system.sips.count={ranks}", "defaults.algorithm=ring"),
+        topology="h200x8_x4_nodes",
+        overrides=("system.sips.count=64", *changes),
         data=False,
         collapse="exact",
+        **dials,
+    )
+
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        stage, node, place = rank // 32, rank // 8 * 8, rank % 8
+        tp = dist.new_group(range(node, node + 8), use_local_synchronization=True)
+        rail = range(32 * stage + place, 32 * stage + 32, 8)
+        dp = dist.new_group(rail, use_local_synchronization=True)
+        x = torch.ones(1 << 16, device="cuda")
+        if stage:
+            dist.recv(x, rank - 32)
+        dist.all_reduce(x, group=tp)
+        if rank == odd:
+            x = x + 1
+        if not stage:
+            dist.send(x, rank + 32)
+        dist.all_reduce(x, group=dp)
+        torch.cuda.synchronize()
+        dist.destroy_process_group()
+
+    with RuntimeContext(spec) as ctx:
+        ctx.roles = lambda rank: f"stage {rank // 32}"
+        ctx.multiprocessing.spawn(worker, nprocs=64)
+        return ctx
+
+
+def test_witnesses_do_the_same_in_their_own_groups() -> None:
+    plain, beside = _stages(), _stages(witnesses=(3, 41))
+
+    assert beside.engine.loop.now == plain.engine.loop.now
+    assert beside.collapsed[0].callers == (0, 3, 9, 32, 35, 41)
+    ends = {
+        rank: sorted(
+            (one.start, one.end) for one in beside.engine.op_log.records if one.rank == rank
+        )
+        for rank in beside.collapsed[0].callers
+    }
+    assert ends[0] == ends[3] == ends[9]
+    assert ends[32] == ends[35] == ends[41]
+
+
+def test_a_witness_that_does_something_else_is_told() -> None:
+    with pytest.raises(NotAlikeError) as caught:
+        _stages(9, witnesses=(9,))
+
+    told = str(caught.value).splitlines()
+    assert told[:2] == [
+        "rank 9 did not do what rank 0 did, which runs the program for it",
+        "  both are of class 'stage 0'",
+    ]
+    assert told[2].startswith("  rank 0: send, ")
+    assert told[2].endswith("dist.send(x, rank + 32)")
+    assert told[3].startswith("  rank 9: aten::add, ")
+    assert told[3].endswith("x = x + 1")
+
+
+SLOW = "system.sips.changed=[{which: [5], sip: {launch: 30 us}}]"
+
+
+@pytest.mark.parametrize(
+    ("changes", "limit", "told"),
+    [
+        ((), 1, "2 roles, of which rank 0 has 'stage 0' and rank 32 has 'stage 1'"),
+        (
+            (SLOW,),
+            2,
+            "the first split: rank 5 of class 'stage 0' is 'stage 0, SIP of kind 1'",
+        ),
+    ],
+    ids=["roles", "SIPs"],
+)
+def test_too_many_classes(changes: tuple[str, ...], limit: int, told: str) -> None:
+    with pytest.raises(NotAlikeError) as caught:
+        _stages(-1, *changes, class_limit=limit)
+
+    many = limit + 1
+    assert str(caught.value).splitlines()[:2] == [
+        f"{many} classes of 64 ranks, over --class-limit {limit}",
+        f"  {told}",
+    ]
+
+
+def test_the_groups_of_a_straggler_are_not_those_of_others() -> None:
+    with pytest.raises(SpawnException) as caught:
+        _stages(-1, SLOW)
+
+    assert str(caught.value.__cause__).splitlines()[:3] == [
+        "ranks 0, 1, 2, 3, .., 7 and ranks 8, 9, 10, 11, .., 15 are of some common classes, and "
+        "not of the same ones place by place",
+        "  ranks 0, 1, 2, 3, .., 7: stage 0, SIP of kind 0, stage 0, SIP of kind 1",
+        "  ranks 8, 9, 10, 11, .., 15: stage 0, SIP of kind 0",
+    ]
+
+
+INSTANT = (
+    "system.sip.collective_launch=0 ns",
+    "system.sip.cube.hbm={capacity: 64 GiB, bandwidth: 1000 TB/s, latency: 0 ns}",
+    "system.sip.pe.tcm={capacity: 64 MiB, bandwidth: 1000 TB/s, latency: 0 ns}",
+    "system.sip.pe.dma=1000 TB/s",
+    "system.sip.pe.issue=0 ns",
+    "system.sip.pe.math=1000 TFLOP/s",
+)
+"""Engines that take next to no time, so that a collective takes that of its network."""
+
+
+@pytest.mark.parametrize(
+    ("machine", "changes", "steps"),
+    [
+        # 2 (N - 1) steps of a chunk of 64 B.
+        ("ring1024", ("defaults.algorithm=ring",), [(2 * 65535, 64)]),
+        # Along each dimension 2 (256 - 1) steps, in the first of 256 chunks, then of one.
+        (
+            "torus4x4",
+            (
+                "system.sips.network.shape=[256, 256]",
+                "defaults.algorithm=dimension_wise",
+                "algorithms.dimension_wise.channels=1",
+            ),
+            [(2 * 255, 256 * 64), (2 * 255, 64)],
+        ),
+    ],
+    ids=["ring", "torus"],
+)
+def test_an_all_reduce_of_65536_ranks_takes_its_latencies_and_its_bytes(
+    machine: str, changes: tuple[str, ...], steps: list[tuple[int, int]]
+) -> None:
+    ranks = 65536
+    spec = RunSpec(
+        topology=machine,
+        overrides=(f"system.sips.count={ranks}", *INSTANT, *changes),
+        data=False,
+        collapse="exact",
+        record="full",
     )
 
     def worker(rank: int) -> None:
@@ -150,12 +298,9 @@ def _ring(ranks: int) -> int:
 
     with RuntimeContext(spec) as ctx:
         ctx.multiprocessing.spawn(worker, nprocs=ranks)
-        return ctx.engine.loop.now
-
-
-@pytest.mark.slow
-def test_a_ring_of_65536_ranks_takes_what_two_small_ones_tell() -> None:
-    # 2 (N - 1) steps of one size, each of which takes a + c / B.
-    small, twice = _ring(64), _ring(128)
-
-    assert _ring(65536) == small + (65536 // 64 - 1) * (twice - small)
+        (record,) = (one for one in ctx.engine.op_log.records if one.category == "collective")
+    # Links of 50 GB/s and 100 ns. An engine that is nearly instant takes a picosecond for 1000 B,
+    # and at least one.
+    expected = sum(count * (100_000 + 20 * nbytes) for count, nbytes in steps)
+    most = sum(count * (4 + 4 * nbytes // 1000) for count, nbytes in steps)
+    assert expected <= record.end - record.start <= expected + most

@@ -1,5 +1,7 @@
 """The bench of clusters: collapsed as with every rank, and wrong sizes told in sentences."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -158,7 +160,9 @@ def test_a_sharded_optimizer_updates_as_a_whole_one_does(kernbench: Kernbench) -
         assert not np.array_equal(mine, weights)
 
 
-def test_the_command_line_says_the_classes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_says_the_classes(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     spec = RunSpec(
         bench="cluster",
         topology="h200x8_x4_nodes",
@@ -178,13 +182,20 @@ def test_the_command_line_says_the_classes(capsys: pytest.CaptureFixture[str]) -
         ),
     )
 
-    assert run_bench(spec, Output(verbose=True)) == 0
+    trace = tmp_path / "trace.json"
+    assert run_bench(spec, Output(verbose=True, trace=trace, trace_ranks=(5, 16))) == 0
 
-    told = [line for line in capsys.readouterr().err.splitlines() if "stage" in line]
+    lines = capsys.readouterr().err.splitlines()
+    told = [line for line in lines if "stage" in line or "rank 5" in line]
     assert told == [
+        "kernbench: the trace does not show rank 5: rank 0 ran for it; with --witnesses 5 it runs, "
+        "too",
         "kernbench:   stage 0: 16 ranks, run by rank 0",
         "kernbench:   stage 1: 16 ranks, run by rank 16",
     ]
+    events = json.loads(trace.read_text())["traceEvents"]
+    names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert names == {"rank 16 (sip16)", "links"}
 
 
 @pytest.mark.parametrize("bench", [benches.ccl_allreduce, benches.moe, benches.transformer])
