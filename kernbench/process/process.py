@@ -198,6 +198,8 @@ class Process:
         frame: Frame whose return tells where the rank has left, see `last_frame`; None on main,
             before its first command, and after it returned.
         noted: Whether `frame` has been looked for.
+        meets: Called with each command in which the rank meets others, and with what they share
+            (a `ranks.Exchange`), before the command is submitted; None if nobody listens.
         inference: Whether the process is in `inference_mode`; see `tensors.grad_modes`.
         calls: Host times of the rank's calls.
         dispatches: Of these, what each call takes to issue its command, in picoseconds.
@@ -235,6 +237,7 @@ class Process:
         "lately",
         "latest",
         "locals",
+        "meets",
         "memory",
         "noted",
         "ranges",
@@ -284,6 +287,7 @@ class Process:
         self.recent: deque[RecentCall] = deque(maxlen=RECENT)
         self.heard: Callable[[object, Sequence[View], Action], Action] | None = None
         self.giving: Callable[[str, Stream, Sequence[Any], Sequence[Any]], None] | None = None
+        self.meets: Callable[[Any, Process, Command], None] | None = None
         self.frame: FrameType | None = None
         self.noted = rank == MAIN  # main has no function
         self.budget: int | None = None

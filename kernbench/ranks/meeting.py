@@ -234,6 +234,7 @@ class Exchange(Meeting):
         line: Stands for the group, whose collectives run one after another on each rank; None for
             a message.
         ranks: Global ranks by place, if ranks that call stand for others; else those of `members`.
+        known: What `Process.meets` notes of each rank's command.
     """
 
     is_message: ClassVar[bool] = False
@@ -243,11 +244,14 @@ class Exchange(Meeting):
     mail: dict[int, Any] = field(default_factory=dict)
     line: Hashable = None
     ranks: Sequence[int] = ()
+    known: list[Any] | None = None
 
     def issued(self, process: Process, command: Command) -> None:
         """See `process.Part`."""
         call = self.calls[process.rank]
         call.command = command
+        if process.meets is not None:
+            process.meets(self, process, command)
         process.latest = command
         # What the host calls and what the device does of a group are lines of their own.
         key = None if self.line is None else (self.line, command.stream.sip)

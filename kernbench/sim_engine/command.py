@@ -20,10 +20,12 @@ class Stream:
         count: Number of commands submitted so far; also the number of the last one.
         seen: For each other stream, the number of the last command of that stream that is known to
             precede the next command of this one.
+        met: The numbers of the last commands after which it comes after others of other ranks, and
+            all that comes before such a command; kept by `symmetric.orders`.
         waits: Events that the next command waits for besides its predecessor.
     """
 
-    __slots__ = ("count", "faulted", "name", "seen", "sip", "tail", "waits")
+    __slots__ = ("count", "faulted", "met", "name", "seen", "sip", "tail", "waits")
 
     def __init__(self, name: str, sip: int) -> None:
         self.name = name
@@ -33,6 +35,7 @@ class Stream:
         self.count = 0
         self.seen: dict[Stream, int] = {}
         self.waits: list[Event] = []
+        self.met: list[tuple[int, Mapping[Stream, int]]] = []
 
     def learn(self, seen: Mapping["Stream", int]) -> None:
         """Notes that commands of other streams precede the next command of this stream.

@@ -12,6 +12,7 @@ from kernbench.ranks.groups import ProcessGroup
 from kernbench.ranks.world import world_of
 from kernbench.symmetric.barriers import Barriers
 from kernbench.symmetric.links import Move
+from kernbench.symmetric.orders import Order
 from kernbench.symmetric.signals import Signals
 from kernbench.units import format_bytes
 
@@ -31,6 +32,7 @@ class Block:
     Attributes:
         label: Name in reports.
         handles: What the rank that made it has got for it, by name of the group.
+        order: Who touches it, and after whom.
         puts: Who has changed a word last that kernels may poll, by its first byte (`visits.Put`).
     """
 
@@ -40,12 +42,14 @@ class Block:
         self.group: Final = group
         self.label = "symmetric memory"
         self.handles: Final[dict[str, Any]] = {}
+        self.order = Order(0 if array is None else array.nbytes)
         self.puts: dict[int, Any] = {}
 
     def twin(self, label: str) -> "Block":
         """Returns the same memory, as others reach it: it keeps no handles, which keep it."""
         twin = Block(self.sip, self.array)
-        twin.label, twin.puts = label, self.puts
+        twin.label, twin.puts, twin.order = label, self.puts, self.order
+        self.order.label = label
         return twin
 
     def moves(self, sip: int, nbytes: int, *, writes: bool) -> list[Move]:
@@ -150,6 +154,7 @@ def share(
         regions.append(Region(group, calls[process.rank], process))
     region = regions[calls[process.rank] - 1]
     region.parts[group.place(process.rank)] = part, pad
+    pad.block.order.forget()  # nobody else knows it yet
     meet()
     sizes = {rank: region.parts[at][0].nbytes for at, rank in enumerate(group.ranks)}
     if len(set(sizes.values())) > 1:

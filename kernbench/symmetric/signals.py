@@ -10,6 +10,10 @@ from kernbench.process.process import Process
 from kernbench.sim_engine.engine import GraphEngine, Hold
 from kernbench.symmetric.barriers import wait_for_call
 from kernbench.symmetric.links import latency, peers_of
+from kernbench.symmetric.orders import Seen, follow, known_to
+
+_Told = tuple[Event, Seen]
+"""The end of the command that gives or takes a signal, and what comes before who follows it."""
 
 
 class Signals:
@@ -28,35 +32,35 @@ class Signals:
         self._name: Final = f"{name}, from rank {ends[0]} to rank {ends[1]}"
         self._sips: Final = sips
         self._engine: Final = engine
-        self._given: Final[deque[Event]] = deque()
-        self._taken: Event | None = None
+        self._given: Final[deque[_Told]] = deque()
+        self._taken: _Told | None = None
         self._changed = Event("a signal")
 
     def put(self, process: Process) -> None:
         """Gives a signal, on the current stream; waits for the one before to be taken."""
         self._until(process, lambda: not self._given, "room for a signal")
-        stream = process.current_stream(self._sips[0])
-        if self._taken is not None:
-            stream.waits.append(self._taken)
-        self._given.append(self._issue(process, "symm_mem::put_signal", self._sips[0], True))
+        self._given.append(self._issue(process, "put_signal", self._sips[0], self._taken))
         self._touch()
 
     def wait(self, process: Process) -> None:
         """Waits for a signal on the current stream, and takes it."""
         self._until(process, lambda: bool(self._given), "a signal")
-        stream = process.current_stream(self._sips[1])
-        stream.waits.append(self._given.popleft())
-        self._taken = self._issue(process, "symm_mem::wait_signal", self._sips[1], False)
+        given = self._given.popleft()
+        self._taken = self._issue(process, "wait_signal", self._sips[1], given)
         self._touch()
 
-    def _issue(self, process: Process, name: str, sip: int, sends: bool) -> Event:
-        engine = self._engine
+    def _issue(self, process: Process, name: str, sip: int, after: _Told | None) -> _Told:
+        """Issues a command, behind that of the other rank whose signal it has got."""
+        engine, stream = self._engine, process.current_stream(sip)
         launch, peers = engine.devices[sip].library.sip.launch, peers_of(engine, sip)
         # Who gives it waits until it is known to be there.
-        way = 2 * latency(engine, *self._sips) + peers.fence if sends else 0
-        work = Hold(engine, None, launch, None, way + peers.atomic)
-        stream = process.current_stream(sip)
-        return act(process, name, "kernel", stream, work, args={"channel": self._name}).done
+        way = 2 * latency(engine, *self._sips) + peers.fence if name == "put_signal" else 0
+        if after is not None:
+            stream.waits.append(after[0])
+        work, args = Hold(engine, None, launch, None, way + peers.atomic), {"channel": self._name}
+        command = act(process, f"symm_mem::{name}", "kernel", stream, work, args=args)
+        follow(process, stream, command.number, {} if after is None else after[1])
+        return command.done, known_to(process, stream, command.number)
 
     def _until(self, process: Process, ready: Callable[[], bool], what: str) -> None:
         """Parks the host until another one has called, which takes no simulated time."""

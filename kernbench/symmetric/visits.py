@@ -19,8 +19,11 @@ from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import GraphEngine, Hold
 from kernbench.symmetric.barriers import wait_for_call
 from kernbench.symmetric.links import Move, Reach, latency, peers_of
+from kernbench.symmetric.orders import FLAGS
+from kernbench.symmetric.programs import Programs
 from kernbench.symmetric.regions import Block
 from kernbench.ttir.memory import Allocation
+from kernbench.ttir.races import Access
 
 _ORDER: Final = count()
 
@@ -106,13 +109,24 @@ class Visit:
     Args:
         process: The rank.
         blocks: Symmetric memory among what it may touch, by the address of its first byte.
+        name: Name of the kernel.
+        grid: Extents of its launch.
     """
 
-    def __init__(self, process: Process, blocks: dict[int, Block]) -> None:
+    def __init__(
+        self,
+        process: Process,
+        blocks: dict[int, Block],
+        name: str = "a kernel",
+        grid: tuple[int, int, int] = (1, 1, 1),
+    ) -> None:
         self.sip: Final = process.ctx.devices[process.rank]
         self._process: Final = process
         self._board: Final = board_of(process)
         self._blocks: Final = blocks
+        self._programs: Final = Programs(process, blocks, name, grid)
+        self.accessed: Final = self._programs.accessed
+        self.end: Final = self._programs.end
         self._program = self._base = self._done = 0
         self._totals: Final[dict[int, int]] = {}
         self._records: list[_Touch] = []
@@ -134,6 +148,7 @@ class Visit:
         """See `Beside`."""
         self._totals[self._program] = touched - self._base
         self._program, self._base, self._done = program, touched, 0
+        self._programs.begin()
 
     def turned(
         self,
@@ -144,9 +159,12 @@ class Visit:
         *,
         looked: bool,
         fences: bool = False,
+        by: Access | None = None,
     ) -> None:
         """See `Beside`."""
         words = offsets.tolist()
+        if by is not None:
+            self._programs.turned(allocation, offsets, changed, by, looked=looked)
         if looked and words:
             self._last = f"it looks at byte {words[0]} of {allocation.label}"
         block = self._blocks.get(allocation.start)
@@ -270,9 +288,6 @@ def _work_out(visits: Sequence[Visit]) -> None:
 _FLAG: Final = 4
 """Bytes between words that kernels poll."""
 
-_FLAGS: Final = 4096
-"""Most bytes that an operation writes so that kernels may poll them; more are no flags."""
-
 
 def wrote(process: Process, written: Iterable[tuple[Block, int, int]], done: Event) -> None:
     """Notes that an operation of a rank has written symmetric memory; wakes who polls.
@@ -280,12 +295,14 @@ def wrote(process: Process, written: Iterable[tuple[Block, int, int]], done: Eve
     Args:
         process: The rank.
         written: The blocks, each with the first byte and the one after the last.
-        done: The end of the command.
+        done: The end of the command, the last one of the rank's current stream.
     """
-    put = Put(event=done)
+    put, stream = Put(event=done), process.current_stream(process.ctx.devices[process.rank])
     for block, low, high in written:
-        if high - low <= _FLAGS:
-            block.puts.update(dict.fromkeys(range(low, high, _FLAG), put))
+        if high - low <= FLAGS:
+            flags = range(low, high, _FLAG)
+            block.puts.update(dict.fromkeys(flags, put))
+            block.order.tell(flags, process, stream)
     board_of(process).touch()
 
 

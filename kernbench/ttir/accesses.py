@@ -57,7 +57,7 @@ def _load(compiler: Compiler, operation: Operation) -> Step:
     polls = operation.attributes.get("isVolatile") is True
 
     def step(frame: Frame) -> None:
-        values = frame.values
+        values, by = frame.values, Access(operation, frame.programs)
         try:
             values[number] = frame.launch.memory.load(
                 values[source],
@@ -66,14 +66,14 @@ def _load(compiler: Compiler, operation: Operation) -> Step:
                 None if mask is None else plain(values[mask]),
                 None if other is None else plain(values[other]),
                 compiler.roots.get(source),
-                Access(operation, frame.programs),
+                by,
             )
         except OutsideError as error:
             raise outside(error, operation, frame) from None
         if polls:
             held = None if mask is None else plain(values[mask])
-            root = compiler.roots.get(source)
-            frame.launch.memory.turned(plain(values[source]), shape, dtype, held, root, looked=True)
+            root, address = compiler.roots.get(source), plain(values[source])
+            frame.launch.memory.turned(address, shape, dtype, held, root, looked=True, by=by)
 
     return step
 

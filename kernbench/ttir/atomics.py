@@ -11,6 +11,7 @@ from kernbench.ttir.compiling import Compiler, Handler
 from kernbench.ttir.frames import Frame, Step
 from kernbench.ttir.memory import Memory, OutsideError
 from kernbench.ttir.module import Operation
+from kernbench.ttir.races import Access
 from kernbench.ttir.sums import plain
 from kernbench.ttir.types import Type
 
@@ -65,6 +66,7 @@ def changed(
     *,
     wanted: bool,
     fences: bool = False,
+    by: Access | None = None,
 ) -> Array:
     """Changes elements of memory in the order of the programs and lanes.
 
@@ -75,6 +77,7 @@ def changed(
         root: Number of the argument whose memory it is; None if that is not known.
         wanted: Whether anybody uses what is returned.
         fences: Whether all that the program has written before comes first.
+        by: Who does it; None if no races are to be looked for.
 
     Returns:
         What each lane found before its turn; 0 where none took part, or if it is not wanted.
@@ -101,7 +104,7 @@ def changed(
         if memory.beside is not None:
             offsets, changed = indices * dtype.itemsize, elements[indices] != before
             memory.beside.turned(
-                allocation, offsets, changed, memory.touched, looked=wanted, fences=fences
+                allocation, offsets, changed, memory.touched, looked=wanted, fences=fences, by=by
             )
     memory.wrote(address, address.shape[1:], dtype, active, root)
     return out
@@ -166,10 +169,9 @@ def _changing(
         given = [np.broadcast_to(plain(values[number]), joint) for number in operands]
         active = None if mask is None else np.broadcast_to(plain(values[mask]), joint)
         try:
-            memory = frame.launch.memory
-            values[result] = changed(
-                memory, address, given, active, root, combine, wanted=wanted, fences=fences
-            )
+            memory, how = frame.launch.memory, {"wanted": wanted, "fences": fences}
+            by = Access(operation, frame.programs)
+            values[result] = changed(memory, address, given, active, root, combine, by=by, **how)
         except OutsideError as error:
             raise outside(error, operation, frame) from None
         races = frame.launch.memory.races

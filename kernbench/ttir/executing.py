@@ -131,6 +131,7 @@ class Executable:
                     self._run(compiled, programs, arguments, launch)
                 if beside is not None:
                     beside.begin(total, memory.touched)
+                    beside.end()
         except ProgramError as error:
             raise report(error, self.module.kernel.name, grid, memory) from None
         except RaceError as error:

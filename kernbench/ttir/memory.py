@@ -84,6 +84,7 @@ class Beside(Protocol):
         *,
         looked: bool,
         fences: bool = False,
+        by: Access | None = None,
     ) -> None:
         """Notes that a program has touched elements by which kernels may wait for each other.
 
@@ -93,7 +94,26 @@ class Beside(Protocol):
             touched: Bytes that programs have moved so far.
             looked: Whether it may go on by what it has found there.
             fences: Whether all that it has written before comes first (`release`).
+            by: Who does it; None if no races are to be looked for.
         """
+        ...
+
+    def accessed(
+        self,
+        by: Access,
+        address: Value,
+        shape: tuple[int, ...],
+        size: int,
+        mask: Array | None,
+        count: int,
+        *,
+        writes: bool,
+    ) -> None:
+        """Notes a load or a store, as `races.spans_of` takes it."""
+        ...
+
+    def end(self) -> None:
+        """Notes that all programs have ended."""
         ...
 
     def wait(self, told: Callable[[], Sequence[str]]) -> None:
@@ -194,6 +214,8 @@ class Memory:
             found = self._loaded(rows, address, shape, dtype, mask, other, root)
         if self.races is not None and by is not None:
             self.races.loaded(by, address, shape, dtype.itemsize, mask)
+        if self.beside is not None and by is not None:
+            self.beside.accessed(by, address, shape, dtype.itemsize, mask, 1, writes=False)
         return found
 
     def _loaded(
@@ -251,8 +273,13 @@ class Memory:
         self.changes += 1
         self._checked(address, shape, values, mask, root, by)
         self.wrote(address, shape, values.dtype, mask, root)
-        if self.beside is not None and prod(shape) <= _FLAGS:
-            self.turned(plain(address), shape, values.dtype, mask, root, looked=False)
+        if self.beside is None:
+            return
+        if by is not None:
+            size, count = values.dtype.itemsize, values.shape[0]
+            self.beside.accessed(by, address, shape, size, mask, count, writes=True)
+        if prod(shape) <= _FLAGS:
+            self.turned(plain(address), shape, values.dtype, mask, root, looked=False, by=by)
 
     def turned(
         self,
@@ -263,6 +290,7 @@ class Memory:
         root: int | None,
         *,
         looked: bool,
+        by: Access | None,
     ) -> None:
         """Tells kernels beside this one of elements that are looked at, or are all changed.
 
@@ -270,7 +298,7 @@ class Memory:
             address: Byte addresses.
             shape: Shape of a tile.
             mask: True for the elements; None for all.
-            root: See `load`.
+            root: See `load`, as for `by`.
             looked: Whether they are looked at.
         """
         if self.beside is None:
@@ -281,7 +309,7 @@ class Memory:
         for allocation, places in self._allocations(full, active, dtype, root):
             offsets = (full[places] - allocation.start).reshape(-1)
             changed = np.full(offsets.shape, not looked)
-            self.beside.turned(allocation, offsets, changed, self.touched, looked=looked)
+            self.beside.turned(allocation, offsets, changed, self.touched, looked=looked, by=by)
 
     def _checked(
         self,

@@ -78,6 +78,55 @@ class Spans(NamedTuple):
         """Whether each span begins after the end of the one before."""
         return bool((self.starts[1:] >= self.ends[:-1]).all())
 
+    def first_in(self, others: "Spans") -> tuple[int, int] | None:
+        """Returns the places of the first span that overlaps one of others, and of that one.
+
+        Args:
+            others: Spans that are apart.
+        """
+        after = np.searchsorted(others.ends, self.starts, "right")
+        found = np.flatnonzero(np.searchsorted(others.starts, self.ends, "left") > after)
+        return (int(found[0]), int(after[found[0]])) if len(found) else None
+
+    def within(self, others: "Spans") -> bool:
+        """Returns whether each span is inside of one of others, which are apart."""
+        places = np.minimum(
+            np.searchsorted(others.ends, self.starts, "right"), len(others.ends) - 1
+        )
+        begins, ends = others.starts[places], others.ends[places]
+        return bool((begins <= self.starts).all() and (self.ends <= ends).all())
+
+
+def spans_of(
+    by: Access,
+    address: Value,
+    shape: tuple[int, ...],
+    size: int,
+    mask: Array | None,
+    count: int = 1,
+    line: int = 0,
+) -> Spans:
+    """Returns the spans of an access, in the order of its programs.
+
+    Args:
+        address: Byte addresses.
+        shape: Shape of a tile.
+        size: Bytes of an element.
+        mask: True for the elements that count; None for all.
+        count: For how many programs there are values.
+        line: Which operation of the launch it is.
+    """
+    starts, lengths = _rows(address, shape, size, mask) or _single(address, shape, mask)
+    joint = (max(starts.shape[0], lengths.shape[0], count), *starts.shape[1:])
+    programs = np.full(1, MANY) if joint[0] == 1 != len(by.programs) else by.programs
+    starts = np.broadcast_to(starts, joint).reshape(-1)
+    lengths = np.broadcast_to(lengths, joint).reshape(-1)
+    owners = np.broadcast_to(programs.reshape(-1, *(1,) * (len(joint) - 1)), joint).reshape(-1)
+    left = lengths > 0
+    if not left.all():
+        starts, lengths, owners = starts[left], lengths[left], owners[left]
+    return Spans(starts, starts + lengths * size, owners, np.full(len(starts), line, np.int32))
+
 
 class Touched:
     """What was touched, in sets of spans that are sorted and do not overlap."""
@@ -285,19 +334,14 @@ class Races:
     ) -> Spans:
         """Returns what is touched, but for what ordered programs touch."""
         count = 1 if values is None else values.shape[0]
-        starts, lengths = _rows(address, shape, size, mask) or _single(address, shape, mask)
-        joint = (max(starts.shape[0], lengths.shape[0], count), *starts.shape[1:])
-        programs = np.full(1, MANY) if joint[0] == 1 != len(by.programs) else by.programs
-        starts = np.broadcast_to(starts, joint).reshape(-1)
-        lengths = np.broadcast_to(lengths, joint).reshape(-1)
-        owners = np.broadcast_to(programs.reshape(-1, *(1,) * (len(joint) - 1)), joint).reshape(-1)
-        left = lengths > 0
-        if self._ordered is not None:
-            left &= ~self._ordered[owners] if owners[0] != MANY else not self._ordered.any()
-        if not left.all():
-            starts, lengths, owners = starts[left], lengths[left], owners[left]
-        lines = np.full(len(starts), self._line(by.operation), np.int32)
-        return Spans(starts, starts + lengths * size, owners, lines)
+        spans = spans_of(by, address, shape, size, mask, count, self._line(by.operation))
+        if self._ordered is None or not len(spans.starts):
+            return spans
+        if spans.programs[0] == MANY:
+            left = np.full(len(spans.starts), not self._ordered.any())
+        else:
+            left = ~self._ordered[spans.programs]
+        return spans if left.all() else spans.at(left)
 
     def _refuse(
         self,

@@ -68,7 +68,7 @@ def report(
         memory: What the launch may touch.
     """
     operation = error.operation
-    program = f"program {_program(error.program, grid)} of {kernel}"
+    program = f"program {program_of(error.program, grid)} of {kernel}"
     facts = _places(operation)
     if error.outside is not None:
         return _outside(error, error.outside, program, facts)
@@ -102,7 +102,13 @@ def waiting(loop: Operation, program: int, kernel: str, grid: tuple[int, int, in
         kernel: Name of the kernel.
         grid: Extents of its launch.
     """
-    return [f"program {_program(program, grid)} of {kernel} polls", *_places(loop)]
+    return [f"program {program_of(program, grid)} of {kernel} polls", *_places(loop)]
+
+
+def asked(operation: Operation) -> list[str]:
+    """Returns what a kernel asks for, and where."""
+    first, *others = _places(operation)
+    return [f"{_call(operation)} {first}", *others]
 
 
 def warning(error: KernbenchError, operation: Operation) -> None:
@@ -124,8 +130,8 @@ def race(
     """
     (first, other), (second, mine) = error.first, error.second
     label, place = _placed(error.address, memory)
-    who = f"program {_program(mine, grid)}"
-    whom = "other programs" if other == MANY else f"program {_program(other, grid)}"
+    who = f"program {program_of(mine, grid)}"
+    whom = "other programs" if other == MANY else f"program {program_of(other, grid)}"
     if other == mine:
         title = f"lanes of {who} of {kernel} store different values to the same element of {label}"
         facts = []
@@ -163,7 +169,7 @@ def _undefined(
             f"{_call(cause.operation)} reads what nothing has written of {label}",
             [
                 *_places(cause.operation),
-                f"program {_program(cause.program, grid)}{first}: {place}, "
+                f"program {program_of(cause.program, grid)}{first}: {place}, "
                 f"the first of {cause.count}",
                 *facts,
             ],
@@ -194,7 +200,8 @@ _USES: Final = {
 """How operations that choose where to go on use a value."""
 
 
-def _program(number: int, grid: tuple[int, int, int]) -> str:
+def program_of(number: int, grid: tuple[int, int, int]) -> str:
+    """Returns the place of a program in its grid, as kernels know it."""
     x, y, _ = grid
     return f"({number % x}, {number // x % y}, {number // (x * y)})"
 

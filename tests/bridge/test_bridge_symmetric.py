@@ -194,6 +194,70 @@ def test_what_nothing_has_written_is_no_number() -> None:
     assert on_ranks(work, 1) == [True]
 
 
+def test_what_ranks_touch_in_no_order_is_told() -> None:
+    def work(rank: int) -> None:
+        symmetric = begin(rank, 2)
+        mine = symmetric.empty(2, 8, dtype=torch.float32, device="cuda")
+        handle = symmetric.rendezvous(mine, dist.group.WORLD)
+        if rank:
+            mine[1].fill_(7)
+        else:
+            theirs = handle.get_buffer(1, (2, 8), torch.float32)
+            assert bool(theirs[0].isnan().all())  # which nobody writes
+            _ = theirs[:, :4] + 1
+        torch.cuda.synchronize()
+
+    with pytest.raises(SpawnException) as raised:
+        on_ranks(work, 2)
+    told = [line.strip() for line in str(raised.value).splitlines()]
+    at = next(place for place, line in enumerate(told) if "[M10]" in line)
+    assert told[at].endswith("[M10] rank 0 read symmetric memory that rank 1 wrote, in no order")
+    assert told[at + 1].startswith("rank 0: aten::add at ")
+    assert told[at + 1].endswith(": _ = theirs[:, :4] + 1")
+    assert told[at + 2].startswith("rank 1: aten::fill_ at ")
+    assert told[at + 2].endswith(": mine[1].fill_(7)")
+    # Half of the second row, which begins at byte 32.
+    block = "the block of rank 1 in symmetric memory 1 of group WORLD"
+    assert told[at + 3] == f"{block}, bytes 32..48 of 64"
+    assert told[at + 4].startswith("hint: let the ranks meet in between: handle.barrier(), or ")
+
+
+def by_a_collective(mine: Any, other: Any) -> None:
+    dist.all_reduce(other)
+    dist.all_reduce(mine)  # which goes on once all have come, and so have been here
+
+
+def by_messages(mine: Any, other: Any) -> None:
+    del mine
+    for turn in range(2):
+        if turn == dist.get_rank():
+            dist.send(other, 1 - turn)
+        else:
+            dist.recv(other, turn)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    torch.cuda.set_stream(side)
+
+
+def by_the_host(mine: Any, other: Any) -> None:
+    del mine, other
+    torch.cuda.synchronize()
+    dist.barrier(device_ids=[dist.get_rank()])
+
+
+@pytest.mark.parametrize("meet", [by_a_collective, by_messages, by_the_host])
+def test_whatever_ranks_meet_by_puts_them_in_order(meet: Any) -> None:
+    def work(rank: int) -> list[float]:
+        symmetric = begin(rank, 2)
+        mine = symmetric.empty(4, dtype=torch.float32, device="cuda")
+        handle = symmetric.rendezvous(mine, dist.group.WORLD)
+        mine.fill_(rank)
+        meet(mine, torch.ones(1, device="cuda"))
+        return list(handle.get_buffer(1 - rank, (4,), torch.float32).tolist())
+
+    assert {len(found) for found in on_ranks(work, 2)} == {4}
+
+
 def test_a_rank_that_leaves_out_a_barrier_is_named() -> None:
     def work(rank: int) -> None:
         symmetric = begin(rank, 2)

@@ -61,3 +61,28 @@ def listen(out, data, flag):
 @triton.jit
 def waits(pads, slot, rank, WORLD: tl.constexpr):
     meet(pads, slot, rank, WORLD)
+
+
+@triton.jit
+def publishes(data, flag, SEM: tl.constexpr, SCOPE: tl.constexpr):
+    tl.store(data, 7)
+    tl.atomic_xchg(flag, 1, sem=SEM, scope=SCOPE)
+
+
+@triton.jit
+def takes(out, data, flag, SEM: tl.constexpr, SCOPE: tl.constexpr):
+    while tl.atomic_add(flag, 0, sem=SEM, scope=SCOPE) != 1:
+        pass
+    tl.store(out, tl.load(data))
+
+
+@triton.jit
+def first_meets_for_all(out, data, flag, start):
+    """Program 0 waits for another rank, and tells the others of its launch."""
+    if tl.program_id(0) == 0:
+        while tl.atomic_add(flag, 0, sem="acquire", scope="sys") != 1:
+            pass
+        tl.atomic_xchg(start, 1, sem="release", scope="gpu")
+    while tl.atomic_add(start, 0, sem="acquire", scope="gpu") != 1:
+        pass
+    tl.store(out + tl.program_id(0), tl.load(data))

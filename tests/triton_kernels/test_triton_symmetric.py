@@ -150,3 +150,82 @@ def test_without_numbers_loaded_addresses_are_refused() -> None:
             kernels.gathered_sum[(1,)](mine, handle.buffer_ptrs_dev, 16, WORLD=2, BLOCK=16)
 
     on_ranks(work, 2, data=False)
+
+
+WEAK = 'puts devices in no order: it has sem="{}", scope="{}"'
+ORDER = 'hint: say sem="acq_rel", scope="sys" there, or let the ranks meet: handle.barrier()'
+
+
+@pytest.mark.parametrize(
+    ("put", "take", "weak", "hint"),
+    [
+        (("relaxed", "sys"), ("acquire", "sys"), WEAK.format("relaxed", "sys"), ORDER),
+        (("release", "sys"), ("relaxed", "sys"), WEAK.format("relaxed", "sys"), ORDER),
+        (("release", "gpu"), ("acquire", "sys"), "", 'hint: say scope="sys": by default, '),
+    ],
+)
+def test_a_flag_that_puts_nothing_in_order_is_told(
+    put: tuple[str, str], take: tuple[str, str], weak: str, hint: str
+) -> None:
+    def work(rank: int) -> None:
+        _, handle = begin(rank, 2, 4, torch.int32)
+        theirs = handle.get_buffer(0, (4,), torch.int32)
+        out = torch.zeros(1, dtype=torch.int32, device="cuda")
+        if rank:
+            handle.barrier(1)
+            kernels.publishes[(1,)](theirs, theirs[2:], *put)
+        else:
+            theirs.zero_()
+            handle.barrier(1)
+            kernels.takes[(1,)](out, theirs, theirs[2:], *take)
+
+    with pytest.raises(SpawnException) as raised:
+        on_ranks(work, 2)
+    told = str(raised.value)
+    assert "[M10] rank 0 " in told
+    assert "symmetric memory that rank 1 " in told
+    assert "rank 1, program (0, 0, 0) of publishes: tl." in told
+    assert "rank 1 launched its kernel at " in told
+    assert "the block of rank 0 in symmetric memory 1 of group WORLD, bytes " in told
+    assert weak in told
+    assert hint in told
+
+
+def test_a_program_that_has_met_others_tells_those_of_its_launch() -> None:
+    def work(rank: int) -> list[int]:
+        mine, handle = begin(rank, 2, 4, torch.int32)
+        theirs = handle.get_buffer(0, (4,), torch.int32)
+        out, start = (torch.zeros(3, dtype=torch.int32, device="cuda") for _ in range(2))
+        mine.zero_()
+        handle.barrier()
+        if rank:
+            kernels.publishes[(1,)](theirs, theirs[2:], "release", "sys")
+            return [7] * 3
+        kernels.first_meets_for_all[(3,)](out, theirs, theirs[2:], start)
+        mine.fill_(1)  # the other one has been seen
+        return list(out.tolist())
+
+    assert on_ranks(work, 2) == [[7] * 3] * 2
+
+
+def test_what_a_kernel_reads_of_a_peer_is_over_when_it_has_met_the_peer_again() -> None:
+    def work(rank: int) -> None:
+        mine, handle = begin(rank, 2, 64)
+        out = torch.empty(64, device="cuda")
+        mine.fill_(rank)
+        for turn in range(2):
+            kernels.waits[(1,)](handle.signal_pad_ptrs_dev, 0, rank, WORLD=2)
+            kernels.gathered_sum[(2,)](out, handle.buffer_ptrs_dev, 64, WORLD=2, BLOCK=32)
+            if turn == 0:
+                kernels.waits[(1,)](handle.signal_pad_ptrs_dev, 0, rank, WORLD=2)
+                mine.fill_(3)
+        if rank:
+            mine[40:].fill_(4)
+        torch.cuda.synchronize()
+
+    with pytest.raises(SpawnException) as raised:
+        on_ranks(work, 2)
+    told = str(raised.value)
+    assert "rank 0, program (1, 0, 0) of gathered_sum: tl.load at " in told
+    assert "rank 1: aten::fill_ at " in told
+    assert "the block of rank 1 in symmetric memory 1 of group WORLD, bytes 160..256 of 256" in told

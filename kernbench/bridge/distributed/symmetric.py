@@ -38,6 +38,7 @@ def _made(rank: Rank, nbytes: int, group: str | None) -> torch.Tensor:
     whole = _bytes(rank, array, nbytes)
     held = hold(rank, whole.untyped_storage(), on_device=True, label=SizedBlock(nbytes))
     held.share(Block(rank.sip, array, group))
+    rank.hazards.watch_shared()
     return whole
 
 
@@ -143,7 +144,6 @@ class SymmetricMemory(Handle):
             group = c10d._resolve_process_group(name).simulated
             given = _part(tensor), _part(_made(rank, SymmetricMemory.signal_pad_size, name).zero_())
             region = share(rank.process, group, *given, lambda: meet("rendezvous", group))
-            rank.hazards.watch_shared()
             block.handles[name] = SymmetricMemory(rank, region)
         found: SymmetricMemory = block.handles[name]
         return found

@@ -296,9 +296,9 @@ class TimeMode(TorchDispatchMode):
         if args and cost.lists:  # the first argument may be a number
             tensors = next((len(one) for one in args if type(one) in _LISTS), 0)
             self.eager.spend(self.eager.calls.tensor * tensors)
-        moves, written = self._hazards.moves, self._hazards.written
-        if moves or written:
-            self._hazards.moves, self._hazards.written = [], []
+        shared = self._hazards.shared
+        if shared.moves or shared.written:
+            moves, written = shared.take()
             copies = bool(moves) and cost.name == _COPY.name and as_they_are(*args[:2])
             resource = None if copies else self._device.compute
             held = self._library.sip.peers.copy if copies else duration
@@ -376,8 +376,8 @@ class TimeMode(TorchDispatchMode):
             elif to_device:
                 self._issue(_COPY, _COPY.duration(self._library, (to, given), {}, to))
         done = self._process.current_stream(self._rank.sip).tail
-        if self._hazards.written and done is not None:
-            wrote(self._process, self._hazards.written, done)
+        if self._hazards.shared.written and done is not None:
+            wrote(self._process, self._hazards.shared.written, done)
         return True
 
     def uploaded(self, made: torch.Tensor) -> None:

@@ -154,7 +154,7 @@ class SimulatedDevices:
                     moves = [move for one in reads for move in one.moves(rank, writes=False)]
                     moves += [move for one in writes for move in one.moves(rank, writes=True)]
                 else:
-                    visit = memory.beside = _visit(rank, memory)
+                    visit = memory.beside = _visit(rank, launch, memory)
                     launch.run(addresses, memory, print)
                     moves = visit.moves(memory.allocations) if visit is not None else []
                 price = priced(away(process.engine, moves))
@@ -263,7 +263,7 @@ def _memory(rank: Rank, launch: Launch, places: list[Place]) -> Memory | None:
     return Memory(allocations, others)
 
 
-def _visit(rank: Rank, memory: Memory) -> Visit | None:
+def _visit(rank: Rank, launch: Launch, memory: Memory) -> Visit | None:
     """Returns what notes that kernels of several ranks meet; None if they cannot."""
     starts = {one.start for one in memory.allocations}
     shared = {
@@ -272,7 +272,7 @@ def _visit(rank: Rank, memory: Memory) -> Visit | None:
         if held.shared is not None and held.owner is rank.process
         if (storage := held.ref()) is not None and ADDRESS(storage) in starts
     }
-    return Visit(rank.process, shared) if shared else None
+    return Visit(rank.process, shared, launch.name, launch.grid) if shared else None
 
 
 def patches() -> Iterator[WhenImported]:

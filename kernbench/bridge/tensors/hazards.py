@@ -21,8 +21,7 @@ from kernbench.bridge.tensors.unwritten import Blank, Operation, Unwritten
 from kernbench.errors import is_ours
 from kernbench.process.access import Verb
 from kernbench.sim_engine.command import Command, Stream
-from kernbench.symmetric.links import Move
-from kernbench.symmetric.regions import Block
+from kernbench.symmetric.uses import Uses
 from kernbench.tensors.tensor import Tensor
 
 _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
@@ -50,15 +49,13 @@ class Hazards:
         watch: Whether operations that go the long way are looked at: there also are storages that
             hold nothing yet, of which `Held.direct` tells.
         unwritten: The storages that hold nothing yet, wholly or in part.
-        moves: What the operation that was looked at last moves over links.
-        written: Symmetric memory that it writes: its first byte, and the one after the last.
+        shared: What the operation that was looked at last does with symmetric memory.
         tables: Addresses at which addresses of symmetric memory lie.
     """
 
     def __init__(self, rank: Rank) -> None:
-        self.alert = self.watch = self._shares = False
-        self.moves: list[Move] = []
-        self.written: list[tuple[Block, int, int]] = []
+        self.alert = self.watch = False
+        self.shared: Final = Uses(rank.process, numbers=rank.data)
         self.tables: Final[set[int]] = set()
         self._rank = rank
         self._used: dict[Held, None] = {}
@@ -81,7 +78,7 @@ class Hazards:
 
     def watch_shared(self) -> None:
         """Watches from now on which operations touch symmetric memory."""
-        self._shares = True
+        self.shared.begin()
         self._changed()
 
     def look(self, operands: "Operands", name: str, args: Sequence[Any], kwargs: Any) -> bool:
@@ -107,14 +104,12 @@ class Hazards:
         # As in `process.act`: what an operation in place does too early is that it writes.
         if operands.writes:
             tensors.sort(key=_reads)
-        self.moves, self.written = [], []
-        for tensor, verb in tensors if self._shares and not operands.free else ():
+        self.shared.take()
+        for tensor, verb in tensors if self.shared.some and not operands.free else ():
             held = STORAGES.get(tensor.untyped_storage()._cdata)
             if held is not None and held.shared is not None:
-                nbytes = tensor.numel() * tensor.element_size()
-                self.moves += held.shared.moves(self._rank.sip, nbytes, writes=verb == "wrote")
-                if verb == "wrote":
-                    self.written.append((held.shared, *held.window_of(tensor).extent()))
+                nbytes, window = tensor.numel() * tensor.element_size(), held.window_of(tensor)
+                self.shared.use(held.shared, window, nbytes, name, writes=verb == "wrote")
         for tensor, verb in tensors if self.alert else ():
             held = STORAGES.get(tensor.untyped_storage()._cdata)
             if held is None or operands.free:
@@ -191,11 +186,14 @@ class Hazards:
         """
         for block in reads:
             self.unwritten.check_sent(block, call)
+        for at, block in enumerate((*writes, *reads)):
+            shared = block.memory.shared if isinstance(block.memory, Held) else None
+            self.shared.give(shared, stream, block.window, call, at < len(writes))
 
     @property
     def looks(self) -> bool:
         """Whether a collective may be refused for what it is given."""
-        return bool(self._blank) and self._rank.capture is None
+        return bool(self._blank or self.shared.some) and self._rank.capture is None
 
     def note_used(self, blocks: Sequence[Tensor]) -> None:
         """Notes the tensors of a collective or message that the rank has just issued."""
@@ -249,7 +247,7 @@ class Hazards:
 
     def _set_switches(self) -> None:
         self.alert = bool(self._used or self._rank.races is not None)
-        self.watch = self.alert or self._shares or bool(self._blank)
+        self.watch = self.alert or self.shared.some or bool(self._blank)
 
 
 class Operands:
