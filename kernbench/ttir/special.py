@@ -12,8 +12,8 @@ from kernbench.ttir.arithmetic import Array, Function
 _INVERSE: Final = NormalDist().inv_cdf
 
 _POINTS: Final = 512
-"""Places of a turn at which Bessel's integrals are added up. They are exact to float64 while the argument
-is below `_FAR`, since a sum over a whole turn leaves out the functions of orders above that alone."""
+"""Places of a turn at which Bessel's integrals are added up. Their sum is as exact as float64 while
+the argument is below `_FAR`: it misses functions of higher orders alone, which are tiny there."""
 
 _FAR: Final = 128.0
 """From where the series in 1 / x is used."""

@@ -279,8 +279,8 @@ DIRECTED: list[tuple[str, list[Any], list[Any]]] = [
     ("fsqrt_ru", [[2.0, 4.0]], [11863284 / 2**23, 2.0]),
     ("fmaf_rz", [[ABOVE, 2.0], [ABOVE, 3.0], [-1.0, 1.0]], [2.0**-22, 7.0]),
 ]
-"""Functions of float32, what is given, and the neighbour of the exact result on the side that they name:
-1/3 lies between 11184810 and 11184811, the root of 2 between 11863283 and 11863284 parts."""
+"""Functions of float32, what is given, and the neighbour of the exact result on the side that they
+name: 1/3 lies between 11184810 and 11184811, the root of 2 between 11863283 and 11863284 parts."""
 
 CONVERTED: list[tuple[str, list[Any], str, str, list[Any]]] = [
     ("float2int_rd", [[-1.5, 2.5, 3e9]], "f32", "i32", [-2, 2, 2**31 - 1]),
