@@ -64,13 +64,18 @@ class Compiler(CUDABackend):  # type: ignore[misc]
         first = stages["ttir"]
         stages.clear()
 
-        def in_own_ir(source: Any, metadata: dict[str, Any]) -> Any:
-            module = first(source, metadata)
+        def as_text(module: Any, metadata: dict[str, Any]) -> bytes:
             metadata.update(_NO_BINARY, name=module.get_entry_func_name())
-            return module
+            return str(module).encode()
 
-        stages["ttir"] = in_own_ir
-        stages[_TEXT] = lambda module, metadata: str(module).encode()
+        def later(source: Any, metadata: dict[str, Any]) -> Any:
+            del source, metadata
+            raise not_simulated("a file of Triton's later IR", "compile its .ttir file")
+
+        # Of a file, Triton runs what follows the stage that its name ends with.
+        stages.update(dict.fromkeys(("ttgir", "llir", "ptx", "cubin"), later))
+        stages["ttir"] = first
+        stages[_TEXT] = as_text
 
     def hash(self) -> str:
         """Returns what the cache on disk knows this compiler by."""

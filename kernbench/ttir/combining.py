@@ -13,6 +13,7 @@ from kernbench.ttir.module import Operation
 from kernbench.ttir.products import Product, reducing
 from kernbench.ttir.sums import Shared, Value, plain
 from kernbench.ttir.tiles import full
+from kernbench.ttir.types import Type
 
 _REDUCED: Final[Mapping[str, "np.ufunc"]] = {
     "arith.addf": np.add,
@@ -155,7 +156,8 @@ def _dot(compiler: Compiler, operation: Operation) -> Step:
         held = plain(values[c.number])
         left, right = values[a.number], values[b.number]
         if isinstance(left, Shared) or isinstance(right, Shared):
-            values[result.number] = _one_by_one(product, left, right, held, frame.count)
+            tiles = [_tiles(one, of.type, frame.count) for one, of in ((left, a), (right, b))]
+            values[result.number] = _one_by_one(product, tiles, held, frame.count)
             return
         left, right = full(left, a.type), full(right, b.type)
         values[result.number] = product(left, right, held)
@@ -163,9 +165,11 @@ def _dot(compiler: Compiler, operation: Operation) -> Step:
     return step
 
 
-def _one_by_one(product: Product, a: Value, b: Value, held: Array, count: int) -> Array:
+def _one_by_one(
+    product: Product, tiles: list[tuple[Array, Array]], held: Array, count: int
+) -> Array:
     """Returns the product of each program's tiles, of which those that programs share are few."""
-    (left, first), (right, second) = (_tiles(one, count) for one in (a, b))
+    (left, first), (right, second) = tiles
     left, right = product.prepared(left), product.prepared(right)
     found = np.empty((count, *left.shape[1:-1], right.shape[-1]), held.dtype)
     added = np.broadcast_to(held, (count, *held.shape[1:]))
@@ -174,11 +178,11 @@ def _one_by_one(product: Product, a: Value, b: Value, held: Array, count: int) -
     return found
 
 
-def _tiles(value: Value, count: int) -> tuple[Array, Array]:
+def _tiles(value: Value, of: Type, count: int) -> tuple[Array, Array]:
     """Returns tiles, and which of them each program has."""
     if isinstance(value, Shared):
         return value.tiles, value.places
-    array = plain(value)
+    array = full(value, of)
     return array, np.arange(count) if len(array) > 1 else np.zeros(count, np.int64)
 
 

@@ -1,18 +1,20 @@
 """Functions of NVIDIA's libdevice, which kernels call by name (`extra.libdevice` of Triton)."""
 
 import math
-import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
 
 from kernbench.errors import UnsupportedError
 from kernbench.ttir.arithmetic import FLOATING, Array, Function, high_half, to_whole, unsigned
-from kernbench.ttir.bits import leading_zeros, reversed_bits
+from kernbench.ttir.bits import leading_zeros, permuted_octets, reversed_bits
 from kernbench.ttir.compiling import Compiler, Handler
+from kernbench.ttir.directed import rounding_function
 from kernbench.ttir.frames import Frame, Step
 from kernbench.ttir.module import Operation
+from kernbench.ttir.special import SPECIAL
 from kernbench.ttir.sums import plain
 
 
@@ -67,7 +69,19 @@ def _exponent(a: Array) -> Array:
     return (np.frexp(a)[1] - 1).astype(np.int32)
 
 
+def _halved(a: Array, b: Array, *, up: bool) -> Array:
+    """Returns means of whole numbers, whose sum may be past the end of their type."""
+    odd = a ^ b if up else a & b
+    found: Array = (a | b) - (odd >> 1) if up else odd + ((a ^ b) >> 1)
+    return found
+
+
+def _without_signs(function: Function) -> Function:
+    return lambda *operands: function(*map(unsigned, operands)).view(operands[0].dtype)
+
+
 _KNOWN: Final[Mapping[str, Function]] = {
+    **SPECIAL,
     **{name: FLOATING[name] for name in ("ceil", "copysign", "cos", "erf", "exp", "exp2", "expm1")},
     **{name: FLOATING[name] for name in ("floor", "fma", "log", "log10", "log1p", "log2", "rsqrt")},
     **{name: FLOATING[name] for name in ("sin", "sqrt", "tan", "tanh", "trunc", "atan2")},
@@ -79,10 +93,13 @@ _KNOWN: Final[Mapping[str, Function]] = {
     "atan": np.arctan,
     "atanh": np.arctanh,
     "brev": reversed_bits,
+    "byte_perm": _without_signs(permuted_octets),
     "cbrt": np.cbrt,
     "clz": leading_zeros,
     "cosh": np.cosh,
     "cospi": _of_turns(np.cos),
+    "double2hiint": lambda a: (a.view(np.int64) >> 32).astype(np.int32),
+    "double2loint": lambda a: a.view(np.int64).astype(np.int32),
     "double_as_longlong": _as(np.int64),
     "erfc": _each(math.erfc),
     "exp10": lambda a: np.power(a.dtype.type(10), a),
@@ -94,7 +111,8 @@ _KNOWN: Final[Mapping[str, Function]] = {
     "float_as_int": _as(np.int32),
     "float_as_uint": _as(np.int32),
     "fmod": np.fmod,
-    "hadd": lambda a, b: ((a.astype(np.int64) + b) >> 1).astype(a.dtype),
+    "hadd": partial(_halved, up=False),
+    "hiloint2double": lambda a, b: ((a.astype(np.int64) << 32) | unsigned(b)).view(np.float64),
     "hypot": np.hypot,
     "ilogb": _exponent,
     "int_as_float": _as(np.float32),
@@ -109,6 +127,7 @@ _KNOWN: Final[Mapping[str, Function]] = {
     "logb": lambda a: _exponent(a).astype(a.dtype),
     "longlong_as_double": _as(np.float64),
     "mul24": lambda a, b: ((a << 8) >> 8) * ((b << 8) >> 8),
+    "mul64hi": lambda a, b: high_half(a, b) - np.where(a < 0, b, 0) - np.where(b < 0, a, 0),
     "mulhi": lambda a, b: ((a.astype(np.int64) * b.astype(np.int64)) >> 32).astype(np.int32),
     "nearbyint": np.rint,
     "nextafter": np.nextafter,
@@ -120,8 +139,12 @@ _KNOWN: Final[Mapping[str, Function]] = {
     "rcbrt": lambda a: a.dtype.type(1) / np.cbrt(a),
     "remainder": lambda a, b: (a - np.rint(a / b) * b).astype(a.dtype),
     "rhypot": lambda a, b: a.dtype.type(1) / np.hypot(a, b),
+    "rhadd": partial(_halved, up=True),
     "rint": np.rint,
+    "rnorm3d": lambda *axes: axes[0].dtype.type(1) / _length(*axes),
+    "rnorm4d": lambda *axes: axes[0].dtype.type(1) / _length(*axes),
     "round": _away,
+    "sad": lambda a, b, c: np.maximum(a, b) - np.minimum(a, b) + c,
     "saturate": lambda a: np.clip(np.nan_to_num(a, nan=0.0), a.dtype.type(0), a.dtype.type(1)),
     "scalbn": np.ldexp,
     "signbit": lambda a: np.signbit(a).astype(np.int32),
@@ -129,41 +152,27 @@ _KNOWN: Final[Mapping[str, Function]] = {
     "sinpi": _of_turns(np.sin),
     "tgamma": _each(_gamma),
     "uint_as_float": _as(np.float32),
+    "uhadd": _without_signs(partial(_halved, up=False)),
+    "umul24": lambda a, b: (a & 0xFFFFFF) * (b & 0xFFFFFF),
     "umulhi": high_half,
     "umul64hi": high_half,
+    "urhadd": _without_signs(partial(_halved, up=True)),
+    "usad": _without_signs(lambda a, b, c: np.maximum(a, b) - np.minimum(a, b) + c),
 }
 """By libdevice's name, without `__nv_` and the letters that tell the type."""
-
-_BY_ROUNDING: Final[Mapping[str, Function]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-    "sqrt": np.sqrt,
-    "rcp": lambda a: a.dtype.type(1) / a,
-    "rsqrt": FLOATING["rsqrt"],
-}
-"""Functions with a rounding in their name, such as `__nv_fadd_rn`."""
 
 
 def function_of(symbol: str) -> Function | None:
     """Returns what a function of libdevice computes; None if it is not known.
 
-    Roundings other than to the nearest are not: numpy has one way to round.
-
     Args:
         symbol: Its name, such as `__nv_tanhf`.
     """
     name = symbol.removeprefix("__nv_").removeprefix("fast_")
-    plainly = re.fullmatch(r"[fd](add|sub|mul|div|sqrt|rcp|rsqrt)_rn", name)
-    if plainly:
-        return _BY_ROUNDING[plainly[1]]
-    if re.fullmatch(r"fmaf?_rn", name):
-        return _KNOWN["fma"]
     for known in (name, name.removesuffix("f"), name.removesuffix("d"), name.removesuffix("ll")):
         if known in _KNOWN:
             return _KNOWN[known]
-    return None
+    return rounding_function(name)
 
 
 def _extern(compiler: Compiler, operation: Operation) -> Step:

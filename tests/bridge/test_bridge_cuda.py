@@ -145,6 +145,19 @@ def test_a_program_may_ask_about_every_device_of_its_node() -> None:
         assert all(mine == 0 for index, (_, _, mine) in enumerate(found) if index != rank)
 
 
+def test_what_compiled_programs_call_of_cuda_is_there() -> None:
+    def worker() -> list[Any]:
+        from torch._C import _cuda_getCurrentRawStream as raw
+
+        side = torch.cuda.Stream()
+        with torch.cuda._DeviceGuard(1), torch.cuda.stream(side):
+            inside = torch.cuda.current_device(), raw(0) == side.cuda_stream
+        before = torch.cuda._exchange_device(2), torch.cuda._maybe_exchange_device(-1)
+        return [inside, before, torch.cuda.current_device()]
+
+    assert _one(worker) == [(1, True), (0, 2), 2]
+
+
 @pytest.mark.parametrize("data", [True, False])
 def test_a_full_device_raises_pytorchs_own_error_with_the_report(data: bool) -> None:
     def worker() -> Any:

@@ -224,6 +224,20 @@ def test_machine_code_is_made_when_a_program_asks_for_it() -> None:
     assert entered
 
 
+def test_a_kernel_may_come_from_a_file_of_tritons_ir(tmp_path: Path) -> None:
+    def work() -> Any:
+        x = torch.arange(6.0, device="cuda")
+        kernel = kernels.adds_one.warmup(x, 5, BLOCK=8, grid=(1,))
+        for stage in ("ttir", "ttgir"):
+            (tmp_path / f"kernel.{stage}").write_text(kernel.asm[stage])
+        triton.compile(str(tmp_path / "kernel.ttir"))[(1, 1, 1)](x, 5)
+        with pytest.raises(KernbenchError, match=r"Triton's later IR is not simulated"):
+            triton.compile(str(tmp_path / "kernel.ttgir"))
+        return x.tolist()
+
+    assert alone(work) == [1, 2, 3, 4, 5, 5]
+
+
 def out_of_bounds() -> None:
     x = torch.zeros(100, device="cuda")
     kernels.add[(2,)](x, x, x, 200, BLOCK=128)  # launched

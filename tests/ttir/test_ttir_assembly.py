@@ -3,6 +3,7 @@
 import math
 import struct
 from collections.abc import Callable
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -181,6 +182,7 @@ OF_PYTHON: dict[str, Callable[..., float]] = {
     "coshf": math.cosh,
     "cospif": lambda a: math.cos(math.pi * a),
     "erfcf": math.erfc,
+    "erfinvf": lambda a: NormalDist().inv_cdf((a + 1) / 2) / math.sqrt(2),
     "exp10f": lambda a: 10.0**a,
     "fast_sinf": math.sin,
     "fdimf": lambda a, b: max(a - b, 0),
@@ -194,6 +196,7 @@ OF_PYTHON: dict[str, Callable[..., float]] = {
     "remainderf": math.remainder,
     "rhypotf": lambda a, b: 1 / math.hypot(a, b),
     "saturatef": lambda a: a,
+    "rnorm3df": lambda a, b, c: 1 / math.hypot(a, b, c),
     "sinpif": lambda a: math.sin(math.pi * a),
     "tgammaf": math.gamma,
     "fadd_rn": lambda a, b: a + b,
@@ -206,7 +209,7 @@ OF_PYTHON: dict[str, Callable[..., float]] = {
 ARITY = dict.fromkeys(
     ["atan2f", "fdimf", "fdividef", "fmodf", "hypotf", "powf", "remainderf", "rhypotf", "fadd_rn"],
     2,
-) | {"norm3df": 3, "fmaf_rn": 3}
+) | {"norm3df": 3, "rnorm3df": 3, "fmaf_rn": 3}
 
 
 def test_functions_of_libdevice() -> None:
@@ -248,8 +251,97 @@ def test_functions_of_libdevice_at_their_ends() -> None:
         assert library(symbol, *operands, kind=kind, result=result) == expected, symbol
 
 
-def test_other_roundings_are_not_known() -> None:
-    assert function_of("__nv_fadd_rz") is None
+HALF_STEP = 2.0**-24
+"""Half of what lies between 1 and the next float32."""
+
+BELOW = 1 - HALF_STEP
+ABOVE = 1 + 2 * HALF_STEP
+
+LARGEST = float(np.finfo(np.float32).max)
+
+DIRECTED: list[tuple[str, list[Any], list[Any]]] = [
+    ("fadd_ru", [[1.0, -1.0], [1e-30, -1e-30]], [ABOVE, -1.0]),
+    ("fadd_rd", [[1.0, -1.0], [1e-30, -1e-30]], [1.0, -ABOVE]),
+    ("fsub_rz", [[1.0, -1.0], [1e-30, -1e-30]], [BELOW, -BELOW]),
+    ("fmul_rz", [[LARGEST, -LARGEST, ABOVE], [2.0, 2.0, ABOVE]], [LARGEST, -LARGEST, 1 + 2.0**-22]),
+    (
+        "fmul_ru",
+        [[LARGEST, -LARGEST, ABOVE], [2.0] * 2 + [ABOVE]],
+        [math.inf, -LARGEST, 1 + 3 * 2.0**-23],
+    ),
+    (
+        "fdiv_rd",
+        [[1.0, -1.0, 1.0], [3.0, 3.0, 0.0]],
+        [11184810 / 2**25, -11184811 / 2**25, math.inf],
+    ),
+    ("frcp_ru", [[3.0, -3.0]], [11184811 / 2**25, -11184810 / 2**25]),
+    ("fsqrt_rd", [[2.0, 4.0]], [11863283 / 2**23, 2.0]),
+    ("fsqrt_ru", [[2.0, 4.0]], [11863284 / 2**23, 2.0]),
+    ("fmaf_rz", [[ABOVE, 2.0], [ABOVE, 3.0], [-1.0, 1.0]], [2.0**-22, 7.0]),
+]
+"""Functions of float32, what is given, and the neighbour of the exact result on the side that they
+name: 1/3 lies between 11184810 and 11184811, the root of 2 between 11863283 and 11863284 parts."""
+
+CONVERTED: list[tuple[str, list[Any], str, str, list[Any]]] = [
+    ("float2int_rd", [[-1.5, 2.5, 3e9]], "f32", "i32", [-2, 2, 2**31 - 1]),
+    ("float2int_rn", [[-1.5, 2.5, math.nan]], "f32", "i32", [-2, 2, 0]),
+    ("float2uint_ru", [[-1.5, 2.5, 3e9]], "f32", "i32", [0, 3, 3_000_000_000 - 2**32]),
+    ("double2ll_rz", [[-1.5, 2.0**40 + 0.5]], "f64", "i64", [-1, 2**40]),
+    ("int2float_rz", [[2**24 + 1, -(2**24) - 1]], "i32", "f32", [2.0**24, -(2.0**24)]),
+    ("int2float_ru", [[2**24 + 1, -(2**24) - 1]], "i32", "f32", [2.0**24 + 2, -(2.0**24)]),
+    ("uint2float_rd", [[-1]], "i32", "f32", [2.0**32 - 2**8]),
+    ("ull2double_rd", [[-1, 5]], "i64", "f64", [2.0**64 - 2**11, 5.0]),
+    ("double2float_ru", [[1 + 1e-10, -1e300]], "f64", "f32", [ABOVE, -LARGEST]),
+    ("hiloint2double", [[0x3FF00000], [-1]], "i32", "f64", [1 + (2**32 - 1) / 2**52]),
+    ("double2hiint", [[1.0]], "f64", "i32", [0x3FF00000]),
+    ("double2loint", [[1 + 2.0**-52]], "f64", "i32", [1]),
+    ("byte_perm", [[0x03020100], [0x07060504], [0x7531]], "i32", "i32", [0x07050301]),
+    ("rhadd", [[3, -3, 2**31 - 1], [4, -4, 2**31 - 1]], "i32", "i32", [4, -3, 2**31 - 1]),
+    ("urhadd", [[-1, 3], [-1, 4]], "i32", "i32", [-1, 4]),
+    ("uhadd", [[-1, 3], [1, 4]], "i32", "i32", [-(2**31), 3]),
+    ("sad", [[-5, 7], [3, 2], [1, 1]], "i32", "i32", [9, 6]),
+    ("usad", [[-1], [0], [2]], "i32", "i32", [1]),
+    ("umul24", [[-1], [2]], "i32", "i32", [2**25 - 2]),
+    ("mul64hi", [[-1, 2**62], [5, 8]], "i64", "i64", [-1, 2]),
+]
+"""In types of whole numbers without a sign, bits are shown as those of numbers that have one."""
+
+SPECIAL: list[tuple[str, list[float], list[float]]] = [
+    ("cyl_bessel_i0", [0.0, 1.0, -2.0], [1.0, 1.2660658777520084, 2.2795853023360673]),
+    ("cyl_bessel_i1", [1e-9, 1.0, -2.0], [5e-10, 0.5651591039924850, -1.5906368546373291]),
+    ("j0", [1.0, 200.0, math.inf], [0.7651976865579666, -0.015437439930564947, 0.0]),
+    ("j1", [1.0, -200.0, 1e-9], [0.4400505857449335, 0.05430453818237824, 5e-10]),
+    (
+        "y0",
+        [1.0, 200.0, 0.0, -1.0],
+        [0.08825696421567696, -0.05426577524981795, -math.inf, math.nan],
+    ),
+    ("y1", [1.0, 200.0, 1e-9], [-0.7812128213002887, 0.01530182458038955, -2e9 / math.pi]),
+    ("erfcx", [0.0, 30.0, -1.0], [1.0, 0.018795888861416754, 5.008980080762283]),
+    ("erfinv", [1e-12, 0.5, 1.0], [8.862269254527581e-13, 0.4769362762044699, math.inf]),
+    ("erfcinv", [1e-30, 1.5, 0.0], [8.148616223169870, -0.4769362762044699, math.inf]),
+    ("normcdf", [0.0, -10.0], [0.5, 7.61985302416047e-24]),
+    ("normcdfinv", [1e-30, 0.5, 1.0], [-11.464024688443613, 0.0, math.inf]),
+]
+"""Values of tables (Abramowitz and Stegun; scipy 1.17), in float64."""
+
+
+def test_functions_round_as_they_say() -> None:
+    for symbol, operands, expected in DIRECTED:
+        assert library(symbol, *operands, kind="f32", result="f32") == expected, symbol
+    for symbol, operands, kind, result, expected in CONVERTED:
+        assert library(symbol, *operands, kind=kind, result=result) == expected, symbol
+    for symbol, operands, wide in SPECIAL:
+        found = library(symbol, operands, kind="f64", result="f64")
+        np.testing.assert_allclose(found, wide, rtol=1e-12, err_msg=symbol)
+    close = (1 + 2.0**-30, 1 - 2.0**-30, -1.0)  # their product is 1 - 2^-60
+    product = library("fma_ru", *([each] for each in close), kind="f64", result="f64")
+    assert product == [-(2.0**-60)]
+
+
+def test_functions_that_are_approximate_in_no_known_way_are_not_known() -> None:
+    assert function_of("__nv_rcp64h") is None
+    assert function_of("__nv_frsqrt_rz") is None
 
 
 def test_registers_that_tell_of_a_gpu_are_refused() -> None:

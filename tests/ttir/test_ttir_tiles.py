@@ -160,6 +160,42 @@ def test_products_of_tiles(given: str, result: str, precision: str) -> None:
     np.testing.assert_allclose(found.astype(np.float64), exact, rtol=1e-3)
 
 
+def test_a_tile_that_programs_share_times_one_of_equal_numbers() -> None:
+    tile, places = "tensor<32x16xf32>", "tensor<32x16xi32>"
+    body = f"""%p = tt.get_program_id x : i32
+    %four = arith.constant 4 : i32
+    %size = arith.constant 512 : i32
+    %half = arith.divsi %p, %four : i32
+    %rows = tt.make_range {{end = 32 : i32, start = 0 : i32}} : tensor<32xi32>
+    %down = tt.expand_dims %rows {{axis = 1 : i32}} : tensor<32xi32> -> tensor<32x1xi32>
+    %width = arith.constant dense<16> : tensor<32x1xi32>
+    %starts = arith.muli %down, %width : tensor<32x1xi32>
+    %columns = tt.make_range {{end = 16 : i32, start = 0 : i32}} : tensor<16xi32>
+    %along = tt.expand_dims %columns {{axis = 0 : i32}} : tensor<16xi32> -> tensor<1x16xi32>
+    %a = tt.broadcast %starts : tensor<32x1xi32> -> {places}
+    %b = tt.broadcast %along : tensor<1x16xi32> -> {places}
+    %inside = arith.addi %a, %b : {places}
+    %from = arith.muli %half, %size : i32
+    %xs = tt.addptr %x, %from : !tt.ptr<f32>, i32
+    %to = arith.muli %p, %size : i32
+    %ys = tt.addptr %y, %to : !tt.ptr<f32>, i32
+    %xp = tt.splat %xs : !tt.ptr<f32> -> tensor<32x16x!tt.ptr<f32>>
+    %yp = tt.splat %ys : !tt.ptr<f32> -> tensor<32x16x!tt.ptr<f32>>
+    %xa = tt.addptr %xp, %inside : tensor<32x16x!tt.ptr<f32>>, {places}
+    %ya = tt.addptr %yp, %inside : tensor<32x16x!tt.ptr<f32>>, {places}
+    %t = tt.load %xa : tensor<32x16x!tt.ptr<f32>>
+    %twos = arith.constant dense<2.0> : tensor<16x16xf32>
+    %z = arith.constant dense<1.0> : {tile}
+    %d = tt.dot %t, %twos, %z, inputPrecision = ieee : {tile} * tensor<16x16xf32> -> {tile}
+    tt.store %ya, %d : tensor<32x16x!tt.ptr<f32>>"""
+    x, y = np.arange(1024, dtype=np.float32), np.zeros((8, 32, 16), np.float32)
+
+    run(kernel("%x: !tt.ptr<f32>, %y: !tt.ptr<f32>", body), [x, y], (8, 1, 1))
+
+    sums = x.reshape(2, 32, 16).sum(2)[np.arange(8) // 4]
+    np.testing.assert_array_equal(y, np.broadcast_to(2 * sums[..., None] + 1, y.shape))
+
+
 def test_tf32_loses_the_last_bits_of_a_fraction() -> None:
     # Seen on an H200: these times 1.
     x, one = np.zeros((16, 16), np.float32), np.eye(16, dtype=np.float32)

@@ -20,10 +20,6 @@ _CUDNN: Final = 91002
 _DEVICE: Final = torch.device("cuda")
 
 
-class device_index(cuda_devices.device):  # noqa: N801 - PyTorch's name
-    """`torch.accelerator.device_index`: a block in which another device is the current one."""
-
-
 def get_device_module(device: Any = None) -> Any:
     """`torch.get_device_module`: `torch.cuda` unless another device is named."""
     if device is None and HERE.rank is not None:
@@ -36,7 +32,7 @@ _REAL_MODULE: Final = torch.get_device_module
 
 def _get_accelerator(*args: Any) -> torch.device:
     """Returns CUDA in a rank: `fully_shard` without a mesh makes one of such devices."""
-    return _REAL_ACCELERATOR(*args) if HERE.rank is None else torch.device("cuda")
+    return _REAL_ACCELERATOR(*args) if HERE.rank is None else _DEVICE
 
 
 _REAL_ACCELERATOR: Final = torch._C._get_accelerator
@@ -60,7 +56,7 @@ FUNCTIONS: Final[dict[str, Any]] = {
     "current_device_idx": lambda: this_rank().current,
     "set_device_index": cuda_devices.set_device,
     "set_device_idx": cuda_devices.set_device,
-    "device_index": device_index,
+    "device_index": cuda_devices.device,
     "get_device_capability": _capability,
     "current_stream": cuda.current_stream,
     "set_stream": cuda.set_stream,
@@ -84,14 +80,8 @@ def patches() -> Iterator[Patch]:
     for name, ours in FUNCTIONS.items():
         real = getattr(torch.accelerator, name, None)
         yield Patch(torch.accelerator, name, cuda.facade(name, ours, real))
-    # What meshes and groups ask for the kind of device that they are for, if nobody says it.
-    real = torch._C._get_accelerator
-    yield Patch(
-        torch._C,
-        "_get_accelerator",
-        lambda *check: real(*check) if HERE.rank is None else _DEVICE,
-    )
     yield Patch(torch, "get_device_module", get_device_module)
+    # What meshes and groups ask for the kind of device that they are for, if nobody says it.
     yield Patch(torch._C, "_get_accelerator", _get_accelerator)
     yield Patch(torch.version, "cuda", torch.version.cuda or _CUDA)
     yield Patch(torch.cuda.nccl, "version", lambda: _NCCL)

@@ -252,6 +252,7 @@ def patches() -> Iterator[Patch]:
             module = getattr(torch.cuda, part)
             if vars(module).get(name) is real:
                 yield Patch(module, name, stands)
+    yield Patch(torch._C, "_cuda_getCurrentRawStream", lambda n: current_stream(n).cuda_stream)
     yield Patch(torch, "Stream", any_kind(torch.Stream, Stream))
     yield Patch(torch, "Event", any_kind(torch.Event, Event))
     for name, ours in NVTX.items():

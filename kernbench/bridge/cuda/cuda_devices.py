@@ -79,6 +79,15 @@ def set_device(device: Any) -> None:
     rank.current, rank.chosen = index, True
 
 
+def _exchanged(device: int | None) -> int:
+    """Makes a device the current one, and returns which it was, as PyTorch's guards do."""
+    rank = this_rank()
+    before, chosen = rank.current, rank.chosen
+    set_device(device)
+    rank.chosen = chosen
+    return before
+
+
 def is_initialized() -> bool:
     """Returns whether the program has used CUDA: if not, a `DeviceMesh` sets the device."""
     rank = this_rank()
@@ -93,10 +102,7 @@ class device:  # noqa: N801 - PyTorch's name
         self.prev_idx = -1
 
     def __enter__(self) -> None:
-        rank = this_rank()
-        self.prev_idx, chosen = rank.current, rank.chosen
-        set_device(self.idx)
-        rank.chosen = chosen
+        self.prev_idx = _exchanged(self.idx)
 
     def __exit__(self, *_: object) -> None:
         this_rank().current = self.prev_idx
@@ -159,6 +165,9 @@ def _arch() -> list[str]:
 FUNCTIONS: Final[dict[str, Any]] = {
     "device": device,
     "device_of": device_of,
+    "_DeviceGuard": device,
+    "_exchange_device": _exchanged,
+    "_maybe_exchange_device": _exchanged,
     "device_count": device_count,
     "is_available": lambda: True,
     "is_initialized": is_initialized,
