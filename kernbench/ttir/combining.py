@@ -168,8 +168,13 @@ def _one_by_one(product: Product, a: Value, b: Value, held: Array, count: int) -
     (left, first), (right, second) = (_tiles(one, count) for one in (a, b))
     left, right = product.prepared(left), product.prepared(right)
     found = np.empty((count, *left.shape[1:-1], right.shape[-1]), held.dtype)
+    pairs = zip(first.tolist(), second.tolist(), strict=True)
+    if product.whole:
+        for program, (row, column) in enumerate(pairs):
+            np.matmul(left[row], right[column], out=found[program])
+        return np.add(found, held, out=found)
     added = np.broadcast_to(held, (count, *held.shape[1:]))
-    for program, (row, column) in enumerate(zip(first, second, strict=True)):
+    for program, (row, column) in enumerate(pairs):
         found[program] = product.multiplied(left[row], right[column], added[program])
     return found
 

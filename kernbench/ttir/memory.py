@@ -14,7 +14,16 @@ import numpy as np
 
 from kernbench.ttir.arithmetic import Array
 from kernbench.ttir.races import Access, Races
-from kernbench.ttir.rows import Rows, distinct, joint_shape, leading, rows_of, shortened, spread
+from kernbench.ttir.rows import (
+    Rows,
+    distinct,
+    joint_shape,
+    leading,
+    once,
+    rows_of,
+    shortened,
+    spread,
+)
 from kernbench.ttir.sums import Shared, Value, plain
 
 _FLAGS: Final = 1024
@@ -524,7 +533,7 @@ class Memory:
         if bad.any():
             raise OutsideError(None, bad, full)
         found = []
-        for number in np.unique(which[counts]):
+        for number in once(which[counts]):
             inside = counts & (which == number)
             self._aligned(self._sorted[number], full, inside, dtype)
             found.append((self._sorted[number], inside))

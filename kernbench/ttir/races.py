@@ -12,6 +12,7 @@ import numpy as np
 
 from kernbench.ttir.arithmetic import Array
 from kernbench.ttir.module import Operation
+from kernbench.ttir.rows import once
 from kernbench.ttir.sums import Value, parts_of, plain
 
 _MOST: Final = 1 << 21
@@ -127,7 +128,7 @@ def flat(spans: Spans) -> Spans:
     if not spans.apart:
         spans = spans.at(np.argsort(spans.starts, kind="stable"))
     if not spans.apart:
-        bounds = np.unique(np.concatenate((spans.starts, spans.ends)))
+        bounds = once(np.concatenate((spans.starts, spans.ends)))
         first = np.searchsorted(bounds, spans.starts)
         count = np.searchsorted(bounds, spans.ends) - first
         mine = np.repeat(np.arange(len(count)), count)
