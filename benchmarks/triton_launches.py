@@ -2,8 +2,8 @@
 
 Each case is a process of its own, with an empty cache of Triton's; figures are process time of a
 launch, the first by itself (compilation included), later ones as the fastest. Machine code, which
-only the predicted time needs, is made in a process of its own: the first launch is shown without and
-with it. The interpreter's softmax takes a part of the rows, and its time is scaled to all of them.
+only the predicted time needs, is made in a process of its own: the first launch is shown without
+and with it. The interpreter's softmax takes a part of the rows, and its time is scaled to all.
 """
 
 import json

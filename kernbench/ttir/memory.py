@@ -202,7 +202,9 @@ class Memory:
         if found is None:
             found = self._loaded(rows, address, shape, dtype, mask, other, root)
         if self.races is not None and by is not None:
-            self.races.loaded(by, address, shape, dtype.itemsize, mask)
+            known = None if root is None else self.arguments.get(root)
+            inside = None if known is None else (known.start, known.end)
+            self.races.loaded(by, address, shape, dtype.itemsize, mask, inside)
         return found
 
     def _loaded(

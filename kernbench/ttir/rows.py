@@ -75,7 +75,7 @@ def rows_of(address: Value, shape: tuple[int, ...]) -> Rows | None:
     if along is None:
         return None
     step = int(along.flat[1] - along.flat[0])
-    if step == 0 or (np.diff(along, axis=-1) != step).any():
+    if step == 0 or (along[..., 1:] - along[..., :-1] != step).any():
         return None
     starts = along[..., :1]
     for part in others:
