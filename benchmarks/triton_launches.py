@@ -61,7 +61,7 @@ def main() -> None:
         first, *again = found["took"]
         for name, took, asked in (
             ("first", first, first_asked),
-            ("first, with the processes that make machine code", first + found["others"][0], None),
+            ("first, machine code included", first + found["others"][0], first_asked),
             ("again", min(again), again_asked),
         ):
             row = [
@@ -78,7 +78,8 @@ def main() -> None:
     verdict = _measure.verdict(off, FIRST_S, at_least=False)
     rows.append(["GEMM 4096^3, data off, first", f"{FIRST_S} s", f"{off:.2f} s", "", verdict])
     off += found["others"][0]
-    rows.append(["the same, with the processes that make machine code", "", f"{off:.2f} s", "", ""])
+    verdict = _measure.verdict(off, FIRST_S, at_least=False)
+    rows.append(["the same, machine code included", f"{FIRST_S} s", f"{off:.2f} s", "", verdict])
     peak = measured("gemm", 1, 4096, interpreted=False)["peak"]
     verdict = _measure.verdict(peak, MEMORY_MIB, at_least=False)
     rows.append(
