@@ -15,7 +15,7 @@ from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_f
 from kernbench.hw.library import Library
 from kernbench.hw.programs import GridPrice
 from kernbench.kernels.grids import GridLaunch, grid_time
-from kernbench.triton.machine_code import MachineCode
+from kernbench.triton.machine_code import Coming
 from kernbench.triton.timing import grid_launch
 from kernbench.ttir.arithmetic import Array
 from kernbench.ttir.counting import Counter
@@ -109,7 +109,7 @@ class Launch:
         warps: Warps of each program.
         stages: Turns of a loop whose loads may be under way at once.
         hash: What Triton knows the compiled kernel by, with all options.
-        machine: Returns the kernel in machine code; None if that is not to be looked at.
+        machine: Begins to make the kernel's machine code.
     """
 
     name: str
@@ -119,7 +119,7 @@ class Launch:
     warps: int
     stages: int
     hash: str
-    machine: Callable[[], MachineCode | None]
+    machine: Callable[[], Coming]
 
     @property
     def executable(self) -> Executable:
@@ -203,7 +203,8 @@ class Launch:
     ) -> Callable[[int], GridPrice]:
         """Counts what programs do, which is before they run, and returns what prices it.
 
-        That takes how much longer loads are on their way than in the device, in picoseconds.
+        That takes how much longer loads are on their way than in the device, in picoseconds, and
+        waits for the kernel's machine code.
 
         Args:
             addresses: Where pointers point, by number of the argument.
@@ -213,6 +214,7 @@ class Launch:
 
         Raises:
             UnsupportedError: If it depends on numbers in memory, and there are none.
+            OutOfResources: Of Triton, if a program needs more shared memory than a PE has.
         """
         counter = counter_of(self.executable, self.text)
         held = self._held(addresses if counter.looks else dict.fromkeys(self.pointers, 0))
@@ -220,19 +222,33 @@ class Launch:
         key = "grid", self.hash, self.grid, numbers, tuple(extents.items()), tuple(same.items())
         launch = None if counter.looks else _LAUNCHES.get(key)
         if launch is None:
-            work = counter.count(self.grid, held, memory)
-            launch = grid_launch(work, self.machine(), self.warps, self.stages, extents, same)
-            if not counter.looks:
-                _LAUNCHES.keep(key, launch)
+            launched = self._launched(counter, held, memory, extents, same)
 
         def priced(away: int) -> GridPrice:
             known = None if counter.looks else library.priced.get((*key, away))
             if not isinstance(known, GridPrice):
-                known = grid_time(library, replace(launch, away=away))
+                found = launched() if launch is None else launch
+                if not counter.looks:
+                    _LAUNCHES.keep(key, found)
+                known = grid_time(library, replace(found, away=away))
                 library.priced.keep((*key, away), known)
             return known
 
         return priced
+
+    def _launched(
+        self,
+        counter: Counter,
+        held: Sequence[Held],
+        memory: Memory | None,
+        extents: Mapping[int, int],
+        same: Mapping[int, int],
+    ) -> Callable[[], GridLaunch]:
+        """Counts what programs do while their machine code is made; see `price`."""
+        coming = self.machine()
+        work = counter.count(self.grid, held, memory)
+        coming.check()
+        return lambda: grid_launch(work, coming.code(), self.warps, self.stages, extents, same)
 
     def _held(self, addresses: Mapping[int, int]) -> list[Held]:
         """Returns what the programs are given, as the executor takes it."""

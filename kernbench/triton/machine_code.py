@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from kernbench.errors import UsageError
 from kernbench.triton.instructions import Instruction, instructions_of
@@ -53,6 +53,22 @@ class MachineCode:
     shared: int
     outside: int
     loops: Sequence[Loop]
+
+
+class Coming(Protocol):
+    """Machine code that is being made."""
+
+    def check(self) -> None:
+        """Waits until it is known whether a program fits a PE.
+
+        Raises:
+            OutOfResources: If it needs more shared memory than a PE has, as on a GPU.
+        """
+        ...
+
+    def code(self) -> MachineCode | None:
+        """Returns the machine code; None if there is none, or it is not to be looked at."""
+        ...
 
 
 def registers_of(cubin: bytes, usage: str) -> tuple[int, int]:

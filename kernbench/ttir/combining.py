@@ -157,7 +157,7 @@ def _dot(compiler: Compiler, operation: Operation) -> Step:
         left, right = values[a.number], values[b.number]
         if isinstance(left, Shared) or isinstance(right, Shared):
             tiles = [_tiles(one, of.type, frame.count) for one, of in ((left, a), (right, b))]
-            values[result.number] = _one_by_one(product, tiles, held, frame.count)
+            values[result.number] = one_by_one(product, tiles, held, frame.count)
             return
         left, right = full(left, a.type), full(right, b.type)
         values[result.number] = product(left, right, held)
@@ -165,17 +165,48 @@ def _dot(compiler: Compiler, operation: Operation) -> Step:
     return step
 
 
-def _one_by_one(
+def one_by_one(
     product: Product, tiles: list[tuple[Array, Array]], held: Array, count: int
 ) -> Array:
     """Returns the product of each program's tiles, of which those that programs share are few."""
     (left, first), (right, second) = tiles
     left, right = product.prepared(left), product.prepared(right)
     found = np.empty((count, *left.shape[1:-1], right.shape[-1]), held.dtype)
+    pairs = zip(first.tolist(), second.tolist(), strict=True)
+    if product.whole:
+        inner = max(_alike(first), _alike(second))
+        rows, columns = _by_runs(left, first, inner), _by_runs(right, second, inner)
+        if rows is not None and columns is not None:
+            np.matmul(rows, columns, out=found.reshape(-1, inner, *found.shape[1:]))
+            return np.add(found, held, out=found)
+        for program, (row, column) in enumerate(pairs):
+            np.matmul(left[row], right[column], out=found[program])
+        return np.add(found, held, out=found)
     added = np.broadcast_to(held, (count, *held.shape[1:]))
-    for program, (row, column) in enumerate(zip(first, second, strict=True)):
+    for program, (row, column) in enumerate(pairs):
         found[program] = product.multiplied(left[row], right[column], added[program])
     return found
+
+
+def _alike(places: Array) -> int:
+    """Returns how many programs have the tile of the first one, before one has another."""
+    return int(np.argmax(places != places[0])) or len(places)
+
+
+def _by_runs(tiles: Array, places: Array, inner: int) -> Array | None:
+    """Returns tiles by run of so many programs and by place in it; None if these do not say which.
+
+    An axis along which the tile is the same has the extent 1, so that no tile is copied.
+    """
+    outer, rest = divmod(len(places), inner)
+    if rest:
+        return None
+    for shape in ((outer, 1), (1, inner), (outer, inner)):
+        count = shape[0] * shape[1]
+        order = np.arange(count).reshape(shape)
+        if count <= len(tiles) and (places.reshape(outer, inner) == order).all():
+            return tiles[:count].reshape(*shape, *tiles.shape[1:])
+    return None
 
 
 def _tiles(value: Value, of: Type, count: int) -> tuple[Array, Array]:

@@ -48,6 +48,12 @@ class Body:
 
 LOOPS: Final = frozenset(("scf.for", "scf.while"))
 
+_PLAIN: Final = frozenset(
+    {"arith.addi", "arith.constant", "arith.extsi", "arith.muli", "arith.subi"}
+    | {"tt.addptr", "tt.broadcast", "tt.expand_dims", "tt.make_range", "tt.splat", "tt.trans"}
+)
+"""Operations of which addresses are made, and that no program can do wrong."""
+
 
 class Compiler:
     """Makes the steps of one function.
@@ -90,6 +96,27 @@ class Compiler:
     def bodies(self, region: Region) -> dict[str, Body]:
         """Returns the blocks of a region by label, ready to run."""
         return {block.label: self.body(block) for block in region}
+
+    def turn(self, block: Block) -> tuple[Body, list[int], Body]:
+        """Returns the body of a loop in two parts: what each turn does alike, and what is left.
+
+        Triton's own IR has in a loop much that does not depend on the turn: half of the steps to
+        the addresses of a product's tiles.
+
+        Returns:
+            The first part, the numbers of the values that it makes, and the second part.
+        """
+        vary = {value.number for value in block.arguments}
+        alike, left = [], []
+        for operation in block.operations:
+            if operation.name in _PLAIN and vary.isdisjoint(v.number for v in operation.operands):
+                alike.append(operation)
+            else:
+                left.append(operation)
+                vary.update(value.number for value in operation.results)
+        made = [value.number for operation in alike for value in operation.results]
+        before = self.body(Block(block.label, [], alike))
+        return before, made, self.body(Block(block.label, block.arguments, left))
 
     def body(self, block: Block) -> Body:
         """Returns a block, ready to run."""

@@ -27,6 +27,7 @@ from kernbench.ttir.frames import Held
 from kernbench.ttir.looking import Addresses, Masks
 from kernbench.ttir.memory import Memory
 from kernbench.ttir.module import Module, Operation
+from kernbench.ttir.rows import once
 
 _RATES: Final = {
     "bf16": "bf16",
@@ -173,7 +174,7 @@ def _spread(total: int, most: int) -> Array:
     """Returns numbers of programs, all if they are not many."""
     if total <= most:
         return np.arange(total)
-    return np.unique((np.modf(np.arange(most) * _GOLDEN)[0] * total).astype(np.int64))
+    return once((np.modf(np.arange(most) * _GOLDEN)[0] * total).astype(np.int64))
 
 
 def _work(

@@ -113,8 +113,8 @@ def _for(compiler: Compiler, operation: Operation) -> Step:
     initial = operation.operands[3:]
     (region,) = operation.regions
     counter, *carried = region[0].arguments
-    needed = compiler.outside(operation.regions)
-    body = compiler.body(region[0])
+    alike, made, body = compiler.turn(region[0])
+    needed = [*compiler.outside(operation.regions), *made]
     signless = "unsigned" in operation.words
     dtype = counter.type.dtype
     first = [value.number for value in initial]
@@ -128,6 +128,8 @@ def _for(compiler: Compiler, operation: Operation) -> Step:
         turns = _turns(begin, end, stride)
         most = int(turns.max())
         held = [values[each] for each in first]
+        if most:
+            run_body(alike, frame)
         if turns.size == 1 or turns.min() == most:
             for turn in range(most):
                 values[number] = (begin + turn * stride).astype(dtype)

@@ -11,6 +11,7 @@ from kernbench.ttir.counted import IN_MEMORY, MASKED, Slice, counts, moved
 from kernbench.ttir.flow import run_body
 from kernbench.ttir.frames import Frame, Step
 from kernbench.ttir.module import Attribute, Operation, Value
+from kernbench.ttir.rows import once
 from kernbench.ttir.slicing import Needs
 from kernbench.ttir.sums import plain
 
@@ -69,7 +70,7 @@ def _fetch(compiler: Compiler, operation: Operation) -> Step:
             on = np.broadcast_to(plain(frame.values[more[0]]), address.shape)
         for place in range(frame.count):
             each = address[place] if on is None else address[place][on[place]]
-            fetched = len(np.unique(each // _SECTOR)) * _SECTOR
+            fetched = len(once(each // _SECTOR)) * _SECTOR
             counts(frame).see(site, fetched, each.size * size)
 
     return step

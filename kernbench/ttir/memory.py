@@ -14,7 +14,16 @@ import numpy as np
 
 from kernbench.ttir.arithmetic import Array
 from kernbench.ttir.races import Access, Races
-from kernbench.ttir.rows import Rows, distinct, joint_shape, leading, rows_of, shortened, spread
+from kernbench.ttir.rows import (
+    Rows,
+    distinct,
+    joint_shape,
+    leading,
+    once,
+    rows_of,
+    shortened,
+    spread,
+)
 from kernbench.ttir.sums import Shared, Value, plain
 
 _FLAGS: Final = 1024
@@ -213,7 +222,9 @@ class Memory:
         if found is None:
             found = self._loaded(rows, address, shape, dtype, mask, other, root)
         if self.races is not None and by is not None:
-            self.races.loaded(by, address, shape, dtype.itemsize, mask)
+            known = None if root is None else self.arguments.get(root)
+            inside = None if known is None else (known.start, known.end)
+            self.races.loaded(by, address, shape, dtype.itemsize, mask, inside)
         if self.beside is not None and by is not None:
             self.beside.accessed(by, address, shape, dtype.itemsize, mask, 1, writes=False)
         return found
@@ -552,7 +563,7 @@ class Memory:
         if bad.any():
             raise OutsideError(None, bad, full)
         found = []
-        for number in np.unique(which[counts]):
+        for number in once(which[counts]):
             inside = counts & (which == number)
             self._aligned(self._sorted[number], full, inside, dtype)
             found.append((self._sorted[number], inside))

@@ -15,7 +15,8 @@ def tf32(a: Array) -> Array:
     instructions read no more bits: an H200 multiplies 1 + 2^-11 as 1. NaN stays NaN.
     """
     kept = (np.ascontiguousarray(a).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
-    np.copyto(kept, a, where=np.isnan(a))
+    if a.size and np.isnan(a.max()):  # which is a NaN if one is there
+        np.copyto(kept, a, where=np.isnan(a))
     return kept
 
 
@@ -29,6 +30,7 @@ class Product:
 
     Attributes:
         prepared: Makes of a matrix what `multiplied` takes.
+        whole: Whether that is a product of numpy's, with nothing to round or to wrap around.
     """
 
     def __init__(self, given: str, to: str, *, short: bool) -> None:
@@ -41,6 +43,8 @@ class Product:
             self.prepared = tf32
         elif SCALARS[given].itemsize < 4:
             self.prepared = widened
+        taken = SCALARS["f32" if self.prepared is widened else given]
+        self.whole: Final = self._dtype.kind == "f" and taken == self._dtype
 
     def __call__(self, a: Array, b: Array, held: Array | None = None) -> Array:
         """Returns the product of matrices, added to others if there are any."""

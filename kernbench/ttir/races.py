@@ -12,6 +12,7 @@ import numpy as np
 
 from kernbench.ttir.arithmetic import Array
 from kernbench.ttir.module import Operation
+from kernbench.ttir.rows import once
 from kernbench.ttir.sums import Value, parts_of, plain
 
 _MOST: Final = 1 << 21
@@ -176,7 +177,7 @@ def flat(spans: Spans) -> Spans:
     if not spans.apart:
         spans = spans.at(np.argsort(spans.starts, kind="stable"))
     if not spans.apart:
-        bounds = np.unique(np.concatenate((spans.starts, spans.ends)))
+        bounds = once(np.concatenate((spans.starts, spans.ends)))
         first = np.searchsorted(bounds, spans.starts)
         count = np.searchsorted(bounds, spans.ends) - first
         mine = np.repeat(np.arange(len(count)), count)
@@ -228,7 +229,13 @@ class Races:
         self._ordered[programs] = True
 
     def loaded(
-        self, by: Access, address: Value, shape: tuple[int, ...], size: int, mask: Array | None
+        self,
+        by: Access,
+        address: Value,
+        shape: tuple[int, ...],
+        size: int,
+        mask: Array | None,
+        inside: tuple[int, int] | None = None,
     ) -> None:
         """Looks at a load.
 
@@ -237,6 +244,7 @@ class Races:
             shape: Shape of a tile.
             size: Bytes of an element.
             mask: True for the elements that are read; None for all.
+            inside: First address and end of the memory that all of them are in; None if unknown.
 
         Raises:
             RaceError: If another program has stored to what is read.
@@ -245,15 +253,20 @@ class Races:
             return
         if by.operation.attributes.get("isVolatile") is True:
             self.order(by.programs)
+        if inside is not None and not self._may_store(inside[0], inside[1] - 1):
+            return
         low = high = 0
         for part in parts_of(address):
             low, high = low + int(part.min()), high + int(part.max())
-        if not any(start <= high and low < end for start, end in self._stored):
+        if not self._may_store(low, high):
             return
         spans = self._spans(by, address, shape, size, mask)
         if self._stores.met(spans) is not None:
             self._refuse(self._stores, by, address, shape, size, mask)
         self._loads.add(spans)
+
+    def _may_store(self, low: int, high: int) -> bool:
+        return any(start <= high and low < end for start, end in self._stored)
 
     def storing(
         self,

@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 from ttir_texts import kernel, run
 
+from kernbench.ttir.compiling import Compiler
+from kernbench.ttir.executing import HANDLERS
+from kernbench.ttir.reader import read
 from kernbench.ttir.reports import KernelWaitError
 
 PLACE = """
@@ -21,13 +24,17 @@ def of_each(
     """Returns what programs make of a number each; more numbers are `%n0`, `%n1` and so on."""
     x = np.array(numbers, np.int32)
     out = np.full(len(numbers), -1, np.int32)
-    names = "".join(f", %n{place}: i32" for place in range(len(more)))
-    text = kernel(
+    text = of_each_text(body, len(more), result)
+    run(text, [x, out, *more], (len(numbers), 1, 1), races=races)
+    return [int(number) for number in out]
+
+
+def of_each_text(body: str, more: int, result: str = "%r") -> str:
+    names = "".join(f", %n{place}: i32" for place in range(more))
+    return kernel(
         f"%x: !tt.ptr<i32>, %out: !tt.ptr<i32>{names}",
         f"{PLACE}{body}\n    tt.store %to, {result} : !tt.ptr<i32>",
     )
-    run(text, [x, out, *more], (len(numbers), 1, 1), races=races)
-    return [int(number) for number in out]
 
 
 BRANCH = """
@@ -76,6 +83,33 @@ def test_loops_have_the_turns_of_each_program(numbers: list[int], low: int, step
     found = of_each(LOOP.format(way=""), numbers, low, step)
 
     assert found == [sum(range(low, n, step)) for n in numbers]
+
+
+ALIKE = """
+    %c0 = arith.constant 0 : i32
+    %c1 = arith.constant 1 : i32
+    %r = scf.for %i = %c0 to %v step %c1 iter_args(%t = %c0) -> (i32) : i32 {
+      %twice = arith.muli %id, %n0 : i32
+      %p = tt.addptr %from, %twice : !tt.ptr<i32>, i32
+      %w = tt.load %p : !tt.ptr<i32>
+      %next = arith.addi %w, %c1 : i32
+      tt.store %p, %next : !tt.ptr<i32>
+      %s = arith.addi %t, %w : i32
+      scf.yield %s : i32
+    }
+"""
+
+
+@pytest.mark.parametrize("turns", [[3, 0, 2], [2, 2], [0, 0]])
+def test_what_turns_do_alike_is_done_once_and_what_they_change_each_time(turns: list[int]) -> None:
+    # Each counts up its own number, from what it is; the place of that is the same in each turn.
+    assert of_each(ALIKE, turns, 0) == [sum(range(n, n + n)) for n in turns]
+    module = read(of_each_text(ALIKE, 1))
+    compiler = Compiler(module, module.kernel, HANDLERS)
+    loop = next(each for each in module.kernel.body[0].operations if each.regions)
+    alike, made, turn = compiler.turn(loop.regions[0][0])
+    # The product and the address; the load, the sums and the store stay.
+    assert (len(alike.steps), len(made), len(turn.steps)) == (2, 2, 4)
 
 
 def test_a_loop_that_carries_nothing_may_lack_its_end() -> None:

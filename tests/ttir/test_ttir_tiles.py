@@ -10,7 +10,9 @@ import pytest
 from ttir_texts import Array, elementwise, kernel, run
 
 from kernbench.errors import UnsupportedError
+from kernbench.ttir.combining import one_by_one
 from kernbench.ttir.executing import Executable
+from kernbench.ttir.products import Product
 from kernbench.ttir.reader import read
 from kernbench.ttir.types import SCALARS
 
@@ -194,6 +196,31 @@ def test_a_tile_that_programs_share_times_one_of_equal_numbers() -> None:
 
     sums = x.reshape(2, 32, 16).sum(2)[np.arange(8) // 4]
     np.testing.assert_array_equal(y, np.broadcast_to(2 * sums[..., None] + 1, y.shape))
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ([0, 1, 2, 0, 1, 2], [0, 0, 0, 1, 1, 1]),  # a grid, as of a product in tiles
+        ([0, 0, 1, 1, 2, 2], [0, 1, 0, 1, 0, 1]),
+        ([0, 1, 2, 3, 4, 5], [0, 0, 1, 1, 2, 2]),  # a tile each, as of attention
+        ([2, 1, 0, 2, 1, 0], [0, 0, 0, 1, 1, 1]),
+        ([0, 1, 2, 0, 1], [0, 0, 0, 1, 1]),
+        ([1, 1, 1], [0, 1, 2]),
+    ],
+)
+def test_products_of_tiles_that_programs_share_are_those_of_each(
+    first: list[int], second: list[int]
+) -> None:
+    random = np.random.default_rng(5)
+    left, right = (random.standard_normal((6, 16, 16)).astype(np.float32) for _ in range(2))
+    held = random.standard_normal((len(first), 16, 16)).astype(np.float32)
+    tiles = [(left, np.array(first)), (right, np.array(second))]
+
+    found = one_by_one(Product("f32", "f32", short=False), tiles, held, len(first))
+
+    for program, (row, column) in enumerate(zip(first, second, strict=True)):
+        np.testing.assert_array_equal(found[program], left[row] @ right[column] + held[program])
 
 
 def test_tf32_loses_the_last_bits_of_a_fraction() -> None:
