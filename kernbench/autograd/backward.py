@@ -81,6 +81,8 @@ def run_backward(
     # All commands of the pass have one call site.
     before, process.site = process.site, process.call_site()
     tape = grad_state_of(process)
+    if not tape.running and any(each.device.index is not None for each in tensors):
+        process.host.clock += process.calls.backward
     # A pass may run inside another one; each has its own callbacks at the end.
     around, tape.at_end = (tape.at_end, tape.chosen, tape.running), []
     tape.chosen = inputs is not None

@@ -1,6 +1,7 @@
 """Leaves: which tensors need gradients, how `grad` adds up, and hooks."""
 
 import warnings
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,7 @@ from kernbench.memory.windows import is_contiguous
 from kernbench.operations.copies import clone, contiguous, to
 from kernbench.operations.elementwise import elementwise
 from kernbench.operations.pointwise import add, add_
+from kernbench.process.process import current_process
 from kernbench.tensors.errors import TensorError
 from kernbench.tensors.hooks import RemovableHandle, add_hook
 from kernbench.tensors.host_time import spend_views
@@ -146,13 +148,17 @@ def set_grad(self: Tensor, grad: Tensor | None) -> None:
         leaf.grad, leaf.wide = grad, None
 
 
-def forget(tensor: Tensor, set_to_none: bool) -> None:
-    """Sets the gradient of a leaf to None, or to 0."""
-    grad = tensor.grad
-    if grad is not None:
+def forget(tensors: Iterable[Tensor], set_to_none: bool) -> None:
+    """Sets the gradients of leaves to None, or to 0, in the time of one `zero_grad`."""
+    gradients = [(each, each.grad) for each in tensors if each.grad is not None]
+    on_device = sum(grad is not None and grad.device.index is not None for _, grad in gradients)
+    if on_device:
+        process = current_process()
+        process.host.clock += process.calls.zero_grad + process.calls.zeroed * on_device
+    for tensor, grad in gradients:
         if set_to_none:
             tensor.grad = None
-        else:
+        elif grad is not None:
             grad.zero_()
 
 

@@ -200,8 +200,8 @@ PROPORTIONAL: Final = (
     "host.dispatch",
     *(f"host.dispatch_of.{name}" for name in ("compute", "kernel", "copy", "collective")),
     *(f"host.dispatch_of.{name}" for name in ("message", "batch", "event")),
-    *(f"host.eager.{name}" for name in ("among", "tensor", "view", "autograd", "hook", "shard")),
-    "host.eager.dtensor",
+    *(f"host.eager.{name}" for name in ("among", "tensor", "view", "autograd", "backward", "step")),
+    *(f"host.eager.{name}" for name in ("zero_grad", "zeroed", "hook", "shard", "dtensor")),
     *(f"host.eager.library.{field.name}" for field in fields(LibraryCallsSpec)),
 )
 """Times of a host among other work, which no line tells alone: they are in proportion to `loop`."""

@@ -64,6 +64,10 @@ class HostCalls(NamedTuple):
         library: What operations take more that prepare a call of a library, by kernel.
         tensor: What an operation on lists takes for each tensor of its first list.
         view: What an operation without a kernel takes: without autograd, and with.
+        backward: What a backward pass takes beside its operations.
+        step: What a step of an optimiser takes beside its operations.
+        zero_grad: What `zero_grad` takes beside what it issues.
+        zeroed: What it takes for each gradient.
         hook: Packing or unpacking a saved tensor by a hook in Python.
         shard: Taking one parameter of FSDP2 out of what was gathered, or into what is reduced.
         dtensor: Dispatching one operation on a `DTensor`, beside the operations that it becomes.
@@ -75,12 +79,16 @@ class HostCalls(NamedTuple):
     library: dict[str, int]
     tensor: int
     view: tuple[int, int]
+    backward: int
+    step: int
+    zero_grad: int
+    zeroed: int
     hook: int
     shard: int
     dtensor: int
 
 
-NO_TIME: Final = HostCalls(dict.fromkeys(get_args(Issue), 0), 0, 1, {}, 0, (0, 0), 0, 0, 0)
+NO_TIME: Final = HostCalls(dict.fromkeys(get_args(Issue), 0), 0, 1, {}, 0, (0, 0), *(0,) * 7)
 """Of an engine that takes no simulated time."""
 
 
@@ -122,6 +130,10 @@ def host_calls(host: HostSpec, *, beside: bool) -> HostCalls:
         library,
         scaled(eager.tensor),
         (scaled(eager.view), scaled(eager.view + eager.autograd)),
+        scaled(eager.backward),
+        scaled(eager.step),
+        scaled(eager.zero_grad),
+        scaled(eager.zeroed),
         scaled(eager.hook),
         scaled(eager.shard),
         scaled(eager.dtensor),

@@ -347,8 +347,7 @@ class Module(Hookable):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Sets the gradients of all parameters to None, or to 0."""
-        for parameter in self.parameters():
-            forget(parameter, set_to_none)
+        forget(self.parameters(), set_to_none)
 
     def _kept(self, prefix: str = "") -> dict[str, Tensor]:
         """Returns the content of a state dict, shared entries under each of their names."""

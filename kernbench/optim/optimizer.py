@@ -110,9 +110,7 @@ class Optimizer:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Sets the gradients of all parameters to None, or to 0."""
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                forget(parameter, set_to_none)
+        forget((each for group in self.param_groups for each in group["params"]), set_to_none)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates the parameters that have gradients; the host does not wait.
@@ -137,6 +135,10 @@ class Optimizer:
         if self._watch is None:
             # Another optimiser of the rank, made later, may have the shards.
             self._watch = watch(process, self._number)
+        if any(
+            each.device.index is not None for group in self.param_groups for each in group["params"]
+        ):
+            process.host.clock += process.calls.step
         with recording(process, False):
             for place, group in enumerate(self.param_groups):
                 self._step_group(place, group)

@@ -121,6 +121,11 @@ class EagerSpec:
         view: An operation that runs no kernel, such as a view.
         autograd: What each operation takes more that autograd records, or that runs in a backward
             pass.
+        backward: What a backward pass takes beside its operations: calling it, and waking its
+            thread, which has no code at hand.
+        step: What a step of an optimiser takes beside its operations.
+        zero_grad: What `zero_grad` takes beside what it issues.
+        zeroed: What it takes for each gradient.
         hook: Packing or unpacking a saved tensor by a hook in Python, as checkpointing does.
         shard: Taking one parameter of FSDP2 out of what was gathered, or into what is reduced.
         dtensor: Dispatching one operation on a `DTensor`, beside the operations that it becomes.
@@ -137,6 +142,10 @@ class EagerSpec:
     tensor: Latency = Ps(0)
     view: Latency = Ps(0)
     autograd: Latency = Ps(0)
+    backward: Latency = Ps(0)
+    step: Latency = Ps(0)
+    zero_grad: Latency = Ps(0)
+    zeroed: Latency = Ps(0)
     hook: Latency = Ps(0)
     shard: Latency = Ps(0)
     dtensor: Latency = Ps(0)

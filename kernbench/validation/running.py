@@ -59,13 +59,18 @@ def run(
         WorkerError: If a process has ended.
     """
     results = [Result(line) for line in lines]
+    first: dict[tuple[str, ...], Result] = {}
+    for result in results:
+        first.setdefault(result.line.asked, result)
     chosen = torches() if which is None else which
     asked: dict[str, tuple[str, list[Result]]] = {}
     with crew_of(jobs, WORKER) as crew:
-        for answer in crew.run(_jobs(results, topology, chosen, asked)):
+        for answer in crew.run(_jobs(list(first.values()), topology, chosen, asked)):
             torch, some = asked[answer.job.name]
             for result, values in zip(some, _values(answer), strict=True):
                 result.found[torch] = Found(values["predicted"], values["missing"])
+    for result in results:
+        result.found.update(first[result.line.asked].found)
     return results
 
 

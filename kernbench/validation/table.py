@@ -75,6 +75,7 @@ class Table:
         scripts: Folder beside the file with the programs that its rows name; empty if there is
             none. A row then has the folder's path as `SCRIPTS`. Such programs take seconds each.
         numbers: Whether a row has to run with numbers, which its ways depend on.
+        unread: Columns that tell rows apart which one program stands for.
         part: Which part of the table a cell is of, by its row and column: parts are scored apart.
     """
 
@@ -89,6 +90,7 @@ class Table:
     refused: Callable[[Row], str] = _can
     scripts: str = ""
     numbers: Callable[[Row], bool] = lambda row: False
+    unread: tuple[str, ...] = ()
     part: Callable[[Row, str], str] = _whole
 
 
@@ -113,13 +115,22 @@ class Line:
     @property
     def label(self) -> str:
         """The values that tell the row from others, in the order of the file."""
-        kinds = self.table.columns
-        told = (
-            text
+        return " ".join(filter(None, self._told().values()))
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """What is equal for rows of which one stands for all; see `Table.unread`."""
+        unread = self.table.unread
+        told = [text for name, text in self._told().items() if name not in unread]
+        return (self.table.name, *(told if unread else [str(self.number)]))
+
+    def _told(self) -> dict[str, str]:
+        kinds, beside = self.table.columns, {MEASURED, BESIDE, REMARK}
+        return {
+            name: text
             for name, text in self.row.items()
-            if name in kinds and kinds[name] not in {MEASURED, BESIDE, REMARK} and text
-        )
-        return " ".join(told)
+            if name in kinds and kinds[name] not in beside
+        }
 
 
 @dataclass(frozen=True, slots=True)

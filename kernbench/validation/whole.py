@@ -121,6 +121,7 @@ TABLES: Final = (
         ranks=lambda row: int(row["world"]),
         only_pytorch=_PYTORCH,
         scripts="programs",
+        unread=("cpus", "run"),
         part=_part,
     ),
     Table(

@@ -27,6 +27,7 @@ def _on_ranks(
 
     eager = {"view": "1us", "autograd": "5us", "dtensor": "40us", "beside_percent": 150}
     eager |= {"among": "3us", "tensor": "2us", "library.product": "20us"}
+    eager |= {"backward": "100us", "step": "50us", "zero_grad": "30us", "zeroed": "4us"}
     eager |= {"workspace": workspace}
     changes = ["system.host.dispatch=10us"]
     changes += [f"system.host.eager.{name}={value}" for name, value in eager.items()]
@@ -70,13 +71,41 @@ def _times(rank: int) -> list[float]:
 
 @pytest.mark.parametrize("data", [True, False])
 def test_an_operation_takes_the_host_time_of_its_kind(data: bool) -> None:
-    # A view with autograd takes 1 + 5 us, in the forward and in the backward pass.
-    assert _on_ranks(_times, 1, data=data) == [10, 1, 15, 6, 12]
+    # A view with autograd takes 1 + 5 us, in the forward and in the backward pass, which takes 100.
+    assert _on_ranks(_times, 1, data=data) == [10, 1, 15, 6, 112]
 
 
 @pytest.mark.parametrize("data", [True, False])
 def test_a_rank_beside_others_takes_longer(data: bool) -> None:
-    assert _on_ranks(_times, 2, data=data) == [15, 1.5, 22.5, 9, 18]
+    assert _on_ranks(_times, 2, data=data) == [15, 1.5, 22.5, 9, 168]
+
+
+def _optimisers(rank: int) -> list[float]:
+    torch.cuda.set_device(rank)
+    found = []
+    for device in ("cuda", "cpu"):
+        model = torch.nn.Linear(8, 8, device=device)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+        def given(call: Callable[[], object], leaves: list[Any]) -> Callable[[], object]:
+            def run() -> None:
+                for each in leaves:
+                    each.grad = each.detach()
+                call()
+
+            return run
+
+        leaves = list(model.parameters())
+        calls = (optimizer.step, optimizer.zero_grad, model.zero_grad)
+        found += [given(call, leaves) for call in calls]
+    with torch.no_grad():
+        return [_host_us(call) for call in found]
+
+
+def test_optimisers_take_time_beside_what_they_issue_and_for_each_gradient_that_goes() -> None:
+    # Two detached views a call; a command on a list of two, 10 + 2 x 2; two gradients of 4.
+    expected = [2 + 50 + 14, 2 + 30 + 8, 2 + 30 + 8]
+    assert _on_ranks(_optimisers, 1, data=True) == [*expected, 0, 0, 0]
 
 
 def _lists(rank: int) -> list[float]:

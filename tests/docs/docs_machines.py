@@ -51,7 +51,10 @@ USERS: Final = {
         ("among", "loop", "library", "tensor"), "operations on tensors"
     )
     | dict.fromkeys(
-        ("view", "autograd", "hook", "shard", "dtensor", "beside_percent", "workspace"),
+        (
+            *("view", "autograd", "backward", "step", "zero_grad", "zeroed", "hook", "shard"),
+            *("dtensor", "beside_percent", "workspace"),
+        ),
         "programs of PyTorch",
     ),
     "system.host.eager.library": dict.fromkeys(

@@ -332,12 +332,11 @@ def end_of_backward(real: Callable[..., Any]) -> Callable[..., Any]:
         if rank is None:
             return real(roots, gradients, *args, **options)
         before, rank.backward = rank.backward, True
+        # A root may be a `GradientEdge`, which has no memory; its gradient is where its tensor was.
+        there = any(isinstance(t, torch.Tensor) and on_device(t) for t in (*roots, *gradients))
         if not before:
             EFFORT.backward(rank.process.rank, max(len(rank.process.ctx.main.ranks), 1))
-        # A root may be a `GradientEdge`, which has no memory; its gradient is where its tensor was.
-        there = any(
-            isinstance(one, torch.Tensor) and on_device(one) for one in (*roots, *gradients)
-        )
+            rank.process.host.clock += there * rank.process.calls.backward
         try:
             with ambient(rank, there):
                 result = real(roots, gradients, *args, **options)

@@ -47,7 +47,7 @@ from kernbench.isolation import children, clocks, endings, processes
 from kernbench.isolation import threads as rank_threads
 from kernbench.isolation.replaced import Patch, WhenImported
 from kernbench.isolation.replacing import Replacing
-from kernbench.libraries import megatron
+from kernbench.libraries import megatron, optimizers
 
 FACTORIES: Final = [
     *("arange", "empty", "empty_permuted", "empty_strided", "eye", "full", "linspace", "logspace"),
@@ -93,6 +93,7 @@ def patches(spawn: Callable[..., Any]) -> Iterator[Patch | WhenImported]:
     yield from autocast.patches()
     yield from pipelines.patches()
     yield from megatron.patches(lambda: HERE.rank)
+    yield from optimizers.patches(lambda: HERE.rank)
     yield from tensor_methods.patches()
     yield from randomness.patches()
     for owner, name, value in as_cuda.replacements():
