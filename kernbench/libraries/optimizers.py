@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from kernbench.isolation.replaced import Patch, WhenImported
-from kernbench.libraries.megatron import Here
+from kernbench.libraries.here import Here
 
 
 def patches(here: Here) -> Iterator[WhenImported]:
