@@ -1,7 +1,7 @@
 """Functions of libdevice that say how they round, such as `__nv_fadd_rz` and `__nv_float2int_rd`.
 
-numpy rounds to the nearest number alone. Other ways to round compare that with the exact result, which
-fractions of Python hold.
+numpy rounds to the nearest number alone. Other ways to round compare that with the exact result,
+which fractions of Python hold.
 """
 
 import operator
