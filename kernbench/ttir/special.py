@@ -111,8 +111,7 @@ def _i(order: int, x: Array) -> Array:
     turn = 2 * math.pi * np.arange(_POINTS) / _POINTS
     bounded = np.minimum(size, 720.0)  # beyond, float64 has no number for it
     weights = np.exp(bounded[..., None] * (np.cos(turn) - 1)) * np.cos(order * turn)
-    grown = np.exp(np.where(np.isnan(size), size, np.minimum(size, 720.0)))
-    found: Array = weights.mean(-1) * grown
+    found: Array = weights.mean(-1) * np.exp(bounded)
     if order:
         found = np.where(size < 1e-3, size / 2 * (1 + size * size / 8), found) * np.sign(x)
     return found

@@ -139,6 +139,29 @@ def test_a_descriptor_of_the_host_reads_zeros_outside_of_the_tensor() -> None:
     assert (out[6:] == 0).all()
 
 
+class Part:
+    """A program's own kind of tensor: the elements of another one from a place on."""
+
+    def __init__(self, of: Any, place: int) -> None:
+        self.dtype = of.dtype
+        self._address: int = of.data_ptr() + place * of.element_size()
+
+    def data_ptr(self) -> int:
+        return self._address
+
+
+@pytest.mark.parametrize("data", [True, False])
+def test_what_knows_an_address_is_given_as_a_tensor_is(data: bool) -> None:
+    def work() -> Any:
+        x = torch.zeros(8, device="cuda")
+        kernels.adds_one[(1,)](Part(x, 3 if data else 0), 2, BLOCK=4)
+        with pytest.raises(KernbenchError, match="argument x is no tensor's address"):
+            kernels.adds_one[(1,)](Part(torch.zeros(8), 0), 2, BLOCK=4)
+        return x.tolist() if data else None
+
+    assert alone(work, data=data) == ([0, 0, 0, 1, 1, 0, 0, 0] if data else None)
+
+
 def test_a_kernel_follows_addresses_that_it_loads() -> None:
     def work() -> float:
         parts = [torch.full((1,), 2.0**n, device="cuda") for n in range(4)]

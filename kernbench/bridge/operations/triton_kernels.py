@@ -134,17 +134,15 @@ class SimulatedDevices:
                 "launch it outside of the graph, or run without numbers (--data off)",
             )
         with unseen():
-            places = [
-                place
-                for number, given in launch.pointers.items()
-                if (place := _place(rank, launch.name, number, given)) is not None
-            ]
+            given = launch.pointers.items()
+            places = [_place(rank, launch.name, number, one) for number, one in given]
             reads = [place for place in places if place.number in launch.loads]
             writes = [place for place in places if place.number in launch.stores]
             device = process.engine.devices[rank.sip]
 
             def compute() -> Entered:
-                addresses, memory = _addresses(launch, places), _memory(rank, launch, places)
+                addresses = {place.number: place.address for place in places}
+                memory = _memory(rank, launch, places)
                 extents = {place.number: place.tensor.nbytes for place in places}
                 first: dict[Hashable, int] = {}
                 same = {each.number: first.setdefault(each.memory, each.number) for each in places}
@@ -180,18 +178,18 @@ class SimulatedDevices:
                 rank.hazards.unwritten.note_launch(place.held, launch.name, ran=rank.data)
 
 
-def _place(rank: Rank, kernel: str, number: int, given: Given) -> Place | None:
-    """Returns the memory that a pointer or a descriptor is of; None for a mere address.
+def _place(rank: Rank, kernel: str, number: int, given: Given) -> Place:
+    """Returns the memory that a pointer or a descriptor is of.
 
     Raises:
-        LaunchError: If it is a tensor of the host, or has no memory (K3).
+        LaunchError: If it is a tensor of the host, has no memory, or is no address of any (K3).
         UnsupportedError: If it is pinned memory of the host.
     """
     value = given.value
     while not isinstance(value, torch.Tensor) and hasattr(value, "base"):
         value = value.base  # a descriptor's, or that of a tensor that is seen as of another type
     if not isinstance(value, torch.Tensor):
-        return None
+        value = _behind(rank, value, f"kernel {kernel}: argument {given.name}")
     value = value.detach()
     held = STORAGES.get(value.untyped_storage()._cdata)
     if held is None and rank.ambient and rank.data:
@@ -227,18 +225,24 @@ def _not_of_the_device(kernel: str, name: str, tensor: torch.Tensor) -> Kernbenc
     )
 
 
-def _addresses(launch: Launch, places: list[Place]) -> dict[int, int]:
-    """Returns where pointers point, by number of the argument."""
-    known = {place.number: place for place in places}
-    addresses = {}
-    for number, given in launch.pointers.items():
-        place = known.get(number)
-        value = given.value
-        if place is not None:
-            addresses[number] = place.address
-        else:
-            addresses[number] = int(value.data_ptr() if hasattr(value, "data_ptr") else value)
-    return addresses
+def _behind(rank: Rank, value: Any, label: str) -> torch.Tensor:
+    """Returns the bytes from an address on: a program's own kind of tensor knows it, too."""
+    address = int(value.data_ptr() if hasattr(value, "data_ptr") else value)
+    for _, storage in _on_device(rank):
+        offset = address - (ADDRESS(storage) if rank.data else storage._cdata)
+        if 0 <= offset < (storage.nbytes() if rank.data else 1):
+            found = torch.empty(0, dtype=torch.uint8, device=storage.device)
+            return found.set_(storage, offset, (storage.nbytes() - offset,))
+    told = "" if rank.data else "; without numbers, only that of a first element is known"
+    raise LaunchError(f"{label} is no tensor's address{told}", [site_fact(call_site())], code="K3")
+
+
+def _on_device(rank: Rank) -> Iterator[tuple[Held, Any]]:
+    """Yields the storages of the rank's device, after what stands for each."""
+    for held in STORAGES.values():
+        storage = held.ref()
+        if held.on_device and held.owner is rank.process and storage is not None:
+            yield held, storage
 
 
 def _memory(rank: Rank, launch: Launch, places: list[Place]) -> Memory | None:
@@ -254,12 +258,9 @@ def _memory(rank: Rank, launch: Launch, places: list[Place]) -> Memory | None:
     allocations = {place.number: place.allocation() for place in places}
     others = []
     if launch.reaches_all:
-        for held in STORAGES.values():
-            storage = held.ref()
-            if held.on_device and held.owner is rank.process and storage is not None:
-                known = held.shared
-                label = "a tensor that is no argument" if known is None else known.label
-                others.append(_allocation(label, held, storage))
+        for held, storage in _on_device(rank):
+            label = "a tensor that is no argument" if held.shared is None else held.shared.label
+            others.append(_allocation(label, held, storage))
     return Memory(allocations, others)
 
 
@@ -268,9 +269,8 @@ def _visit(rank: Rank, launch: Launch, memory: Memory) -> Visit | None:
     starts = {one.start for one in memory.allocations}
     shared = {
         ADDRESS(storage): held.shared
-        for held in STORAGES.values()
-        if held.shared is not None and held.owner is rank.process
-        if (storage := held.ref()) is not None and ADDRESS(storage) in starts
+        for held, storage in _on_device(rank)
+        if held.shared is not None and ADDRESS(storage) in starts
     }
     return Visit(rank.process, shared, launch.name, launch.grid) if shared else None
 
