@@ -95,8 +95,8 @@ def known_to(process: Process, stream: Stream, number: int) -> dict[Stream, int]
 
     Args:
         process: The rank that issues the command.
-        stream: Its stream.
-        number: Its number.
+        stream: Where it issues the command.
+        number: Place of the command there, from 1.
     """
     near = joined(process.seen, stream.seen, {stream: number})
     found: list[Seen] = [near]
@@ -111,8 +111,8 @@ def follow(process: Process, stream: Stream, number: int, known: Seen) -> None:
 
     Args:
         process: The rank that issues the command.
-        stream: Its stream.
-        number: Its number.
+        stream: Where it issues the command.
+        number: Place of the command there, from 1.
         known: What else comes before it.
     """
     stream.met = stream.met[-_MET:]
