@@ -153,9 +153,12 @@ def test_what_compiled_programs_call_of_cuda_is_there() -> None:
         with torch.cuda._DeviceGuard(1), torch.cuda.stream(side):
             inside = torch.cuda.current_device(), raw(0) == side.cuda_stream
         before = torch.cuda._exchange_device(2), torch.cuda._maybe_exchange_device(-1)
-        return [inside, before, torch.cuda.current_device()]
+        now = torch.cuda.current_device()
+        torch.cuda.set_device(0)
+        made = torch._C._dynamo.guards._empty_strided_cuda((2, 3), (1, 2), torch.float16)
+        return [inside, before, now, (str(made.device), made.stride())]
 
-    assert _one(worker) == [(1, True), (0, 2), 2]
+    assert _one(worker) == [(1, True), (0, 2), 2, ("cuda:0", (1, 2))]
 
 
 @pytest.mark.parametrize("data", [True, False])

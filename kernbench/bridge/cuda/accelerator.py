@@ -41,11 +41,7 @@ _REAL_ACCELERATOR: Final = torch._C._get_accelerator
 def _capability(device: Any = None) -> dict[str, Any]:
     """Returns the element types that a device works on: all."""
     cuda_devices.asked(device)
-    return {"supported_dtypes": {value for value in vars(torch).values() if _is_dtype(value)}}
-
-
-def _is_dtype(value: Any) -> bool:
-    return isinstance(value, torch.dtype)
+    return {"supported_dtypes": {one for one in vars(torch).values() if type(one) is torch.dtype}}
 
 
 FUNCTIONS: Final[dict[str, Any]] = {

@@ -240,6 +240,10 @@ def facade(name: str, ours: Any, real: Any) -> Any:
     return either
 
 
+def _empty_strided(size: Any, stride: Any, dtype: Any) -> Any:
+    return torch.empty_strided(size, stride, dtype=dtype, device="cuda")
+
+
 def patches() -> Iterator[Patch]:
     """Yields what is replaced of `torch.cuda`."""
     for name, ours in FUNCTIONS.items():
@@ -253,6 +257,7 @@ def patches() -> Iterator[Patch]:
             if vars(module).get(name) is real:
                 yield Patch(module, name, stands)
     yield Patch(torch._C, "_cuda_getCurrentRawStream", lambda n: current_stream(n).cuda_stream)
+    yield Patch(torch._C._dynamo.guards, "_empty_strided_cuda", _empty_strided)
     yield Patch(torch, "Stream", any_kind(torch.Stream, Stream))
     yield Patch(torch, "Event", any_kind(torch.Event, Event))
     for name, ours in NVTX.items():

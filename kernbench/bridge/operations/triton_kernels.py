@@ -134,8 +134,7 @@ class SimulatedDevices:
                 "launch it outside of the graph, or run without numbers (--data off)",
             )
         with unseen():
-            given = launch.pointers.items()
-            places = [_place(rank, launch.name, number, one) for number, one in given]
+            places = [_place(rank, launch.name, *one) for one in launch.pointers.items()]
             reads = [place for place in places if place.number in launch.loads]
             writes = [place for place in places if place.number in launch.stores]
             device = process.engine.devices[rank.sip]
