@@ -2,7 +2,7 @@
 
 On a ring or torus whose SIPs are all alike, with an algorithm that is one formula in the rank, and
 chunks of one size, nothing tells one rank from another but its place. If all begin at once, what
-rank 0 gets, it gets when others get it from rank 0 (ADR 0079). So time and memory do not go with
+rank 0 gets, it gets when others get it from rank 0 (ADR 0076). So time and memory do not go with
 the ranks.
 """
 
