@@ -64,6 +64,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--megatron", metavar="FOLDER", help="checkout of Megatron-LM, whose own tests are run"
     )
+    parser.addoption(
+        "--triton-tests", metavar="FOLDER", help="python/test of a checkout of Triton, to be run"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
