@@ -54,7 +54,7 @@ def count(known: Known, here: Here, module: Any, layer: Any) -> None:
         known: What `of_dispatcher` looks at.
         here: Gives the calling rank.
         module: Megatron-Core's of the layer.
-        layer: The layer.
+        layer: One of `MoELayer`, whose dispatcher counts rows from now on.
     """
     dispatcher, config, torch = layer.token_dispatcher, layer.config, module.torch
     all_to_all = isinstance(dispatcher, module.MoEAlltoAllTokenDispatcher)

@@ -151,12 +151,12 @@ def test_what_pytest_leaves_out_is_run_at_the_end_of_the_gate() -> None:
         "and not browser'" in project["tool"]["pytest"]["ini_options"]["addopts"]
     )
     gate = (docs_readme.ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    assert gate.splitlines()[-1] == "pytest -q -m 'slow and not at_length'"
-    assert "\n  pytest -q -m 'torch and not at_length and not slow'\n" in gate
-    assert "\n  pytest -q -m hta\n" in gate
-    assert "\n  pytest -q -m plot\n" in gate
-    assert "\n  pytest -q -n 0 -m ray\n" in gate
-    assert "\n  pytest -q -n 0 -m browser\n" in gate
+    assert gate.splitlines()[-1] == "pytest -q -m 'slow and not at_length' $(marked slow)"
+    assert "\n  pytest -q -m 'torch and not at_length and not slow' $(marked torch)\n" in gate
+    assert '\n  pytest -q -n 0 -m hta "$(marked hta)"\n' in gate
+    assert "\n  pytest -q -n 0 -m plot $(marked plot)\n" in gate
+    assert '\n  pytest -q -n 0 -m ray "$(marked ray)"\n' in gate
+    assert '\n  pytest -q -n 0 -m browser "$(marked browser)"\n' in gate
     assert "\npytest -q --carriers=threads tests/des tests/ranks " in gate
     assert "the slow ones: `pytest -m slow`" in TEXT
 
