@@ -44,6 +44,7 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = {
         "_dispatch_tls_local_exclude_set",
         "_dispatch_tls_local_include_set",
         "_dispatch_tls_set_dispatch_key_included",
+        "_dynamo.guards._empty_strided_cuda",
         "_functorch.get_unwrapped",
         "_functorch.is_functorch_wrapped_tensor",
         "_get_accelerator",
