@@ -3,12 +3,10 @@
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from math import inf
 from pathlib import Path
 from typing import Final
 
 from kernbench.caches import Table, cached
-from kernbench.ccl.alone import TooLongError, time_about
 from kernbench.ccl.config import (
     AUTO,
     CclFile,
@@ -26,10 +24,11 @@ from kernbench.ccl.estimate import SlotLimit, estimator_of
 from kernbench.ccl.profiles import Choosing, Scope, message_of
 from kernbench.ccl.programs import channels_of
 from kernbench.ccl.rails import rails_of
+from kernbench.ccl.trials import Case, Trial, timed
 from kernbench.config.load import Loaded
 from kernbench.config.problems import ConfigError
-from kernbench.des import DeadlockError
 from kernbench.errors import KernbenchError, UsageError
+from kernbench.memory import dtypes
 from kernbench.topology import Topology
 
 _MANY: Final = 256
@@ -409,7 +408,7 @@ class Choices:
         near = [
             (self._channels(one, sips), time, one)
             for time, one in times
-            if time <= least * max(_HARDLY_SLOWER, self._choice.all_nics / 100 * one.only_first)
+            if time <= least * self._margin(one)
         ]
         return min(near, key=lambda each: each[:2])[2]
 
@@ -440,27 +439,21 @@ class Choices:
         still run when one timed before has long ended.
         """
         order = sorted(estimated, key=lambda each: each[0])
-        times: list[tuple[float, Chosen]] = []
-        for estimate, candidate in order:
-            if estimate > order[0][0] * self._choice.within / 100:
-                break
-            margin = max(_HARDLY_SLOWER, self._choice.all_nics / 100 * candidate.only_first)
-            most = min((time for time, _ in times), default=inf) * margin
-            try:
-                time = time_about(
-                    self._topology,
-                    candidate,
-                    operation,
-                    sips,
-                    nbytes,
-                    messages=self._choice.messages,
-                    calls=self._choice.calls,
-                    most=None if most == inf else most,
-                )
-            except (TooLongError, DeadlockError, *_NO_ESTIMATE):
-                continue
-            times.append((time, candidate))
-        return times
+        most = order[0][0] * self._choice.within / 100
+        trials = [Trial(one, estimate) for estimate, one in order if estimate <= most]
+
+        def estimate(chosen: Chosen, size: int) -> float:
+            time = self._estimator.estimate(chosen, operation, size, sips)
+            assert time is not None
+            return time * self._doubt(chosen, sips)
+
+        case = Case(self._topology, operation, sips, nbytes, dtypes.float32, estimate)
+        found = timed(case, trials, self._choice.calls, self._margin)
+        return [(trial.time, trial.chosen) for trial in found]
+
+    def _margin(self, chosen: Chosen) -> float:
+        """Returns by which ratio an algorithm may be slower than the fastest, and be taken."""
+        return max(_HARDLY_SLOWER, self._choice.all_nics / 100 * chosen.only_first)
 
     def _doubt(self, chosen: Chosen, sips: tuple[int, ...]) -> float:
         topology = self._topology
