@@ -167,7 +167,7 @@ class Trial:
 
         There are two ways, which err for different reasons: the estimate of the whole is as wrong
         as that of the size; and time is affine in the size once messages follow each other at one
-        pace. It is their mean, and may be as wrong as they differ.
+        pace. It is their mean, and the more they differ, the more it may be wrong.
         """
         time, half = self._times[size], self._times.get(size // 2)
         if size == case.nbytes:
@@ -178,7 +178,8 @@ class Trial:
         if half is not None and half < time:
             affine = time + (time - half) * (case.nbytes - size) / (size // 2)
             self.time = sqrt(scaled * affine)
-            self.doubt = max(_DOUBTS[2], 1 - min(scaled, affine) / self.time)
+            near = min(scaled, affine) / self.time
+            self.doubt = max(_DOUBTS[2], 1 - near * (1 + near) / 2)
 
 
 def timed(
