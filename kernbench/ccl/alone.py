@@ -7,8 +7,9 @@ from kernbench.ccl.collective import Collective
 from kernbench.ccl.config import Chosen
 from kernbench.ccl.model import CollectiveModel, kept_of
 from kernbench.ccl.operations import OPERATIONS, Reduction
-from kernbench.ccl.plan import NOTHING
-from kernbench.ccl.prepared import CollectiveShape, Prepared
+from kernbench.ccl.plan import NOTHING, RefusedError
+from kernbench.ccl.prepared import CollectiveShape
+from kernbench.ccl.programs import refusals
 from kernbench.des import DeadlockError
 from kernbench.memory import DType, Storage, View, dtypes
 from kernbench.sim_engine.command import Command, Stream
@@ -150,13 +151,18 @@ def messages_of(
         sips: Device of each rank.
         nbytes: See `time_alone`.
         dtype: Of the elements.
+
+    Raises:
+        RefusedError: If the algorithm cannot be used for the group.
     """
     known: set[int] = set()
     count = 0
-    prepared = kept_of(topology).prepare(_shape_of(chosen, operation, sips, nbytes, dtype))
+    with refusals(chosen):
+        prepared = kept_of(topology).prepare(_shape_of(chosen, operation, sips, nbytes, dtype))
     for channel in prepared.channels:
         plan = channel.plan
-        assert plan is not None
+        if plan is None:
+            raise RefusedError
         links = channel.use.links
         quick = channel.in_lanes and channel.use.private
         if not quick or (channel.share is None and not known.isdisjoint(links)):

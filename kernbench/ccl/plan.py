@@ -373,6 +373,10 @@ class AlgorithmError(KernbenchError):
     """An algorithm asks for an exchange that does not exist."""
 
 
+class RefusedError(Exception):
+    """An algorithm cannot be used for a group: its program raised, or its messages do not match."""
+
+
 class NotAPlanError(Exception):
     """The algorithm did something that only a live run can do."""
 
@@ -612,11 +616,12 @@ def record(algorithm: Algorithm, setting: Setting) -> Recording:
 
 def _record(algorithm: Algorithm, setting: Setting, asked: set[int]) -> Plan | None:
     moved = False
-    if isinstance(algorithm, Renumbered):
-        found = record(algorithm.algorithm, algorithm.seen(setting))
+    other: object = algorithm
+    if isinstance(other, Renumbered):
+        found = record(other.algorithm, other.seen(setting))
         if found.asked:
             asked.add(setting.messages)
-        plan = None if found.plan is None else algorithm.renumbered(found.plan)
+        plan = None if found.plan is None else other.renumbered(found.plan)
         if plan is not None or found.plan is None:
             return plan
     try:

@@ -17,6 +17,7 @@ from kernbench.ccl.alone import (
     time_alone,
 )
 from kernbench.ccl.config import Chosen
+from kernbench.ccl.plan import RefusedError
 from kernbench.des import DeadlockError
 from kernbench.memory import DType
 from kernbench.topology import Topology
@@ -106,6 +107,7 @@ class Trial:
         """
         given = budget.left
         try:
+            self._messages(case, size)
             time = time_alone(
                 case.topology,
                 self.chosen,
@@ -117,13 +119,12 @@ class Trial:
                 budget=budget,
                 dtype=case.dtype,
             )
-        except OverBudgetError:
-            self._given_up[size] = given
-        except (TooLongError, DeadlockError):
-            self.out = True
-        else:
             self._times[size], self._calls[size] = time, max(1, given - budget.left)
             self._tell(case, size)
+        except OverBudgetError:
+            self._given_up[size] = given
+        except (TooLongError, DeadlockError, RefusedError):
+            self.out = True
 
     def upcoming(self, case: Case, calls: int, number: int) -> tuple[int, int, int]:
         """Returns the size to time next, about how many calls it takes, and the most it may take.
@@ -134,7 +135,11 @@ class Trial:
         """
         whole = case.nbytes
         if not self._times:
-            size, price = whole, _CALLS * (len(case.sips) + self._messages(case, whole))
+            try:
+                size, price = whole, _CALLS * (len(case.sips) + self._messages(case, whole))
+            except RefusedError:
+                self.out = True
+                return whole, calls + 1, 0
             if price > calls // (2 * number):
                 while price > calls // _FIRST and size > 1:
                     price, size = price // 2, size // 2
@@ -208,7 +213,7 @@ def timed(
                 if price <= left:
                     break
         else:
-            return some
+            return [one for one in some if not one.out]
         budget = Budget(min(allowed, left))
         given = budget.left
         others = min((each.most for each in some if each is not one), default=inf)

@@ -21,13 +21,14 @@ from kernbench.ccl.config import (
 )
 from kernbench.ccl.cut_bound import CutBound, cut_bound, shortfall
 from kernbench.ccl.estimate import SlotLimit, estimator_of
+from kernbench.ccl.plan import RefusedError
 from kernbench.ccl.profiles import Choosing, Scope, message_of
 from kernbench.ccl.programs import channels_of
 from kernbench.ccl.rails import rails_of
 from kernbench.ccl.trials import Case, Trial, timed
 from kernbench.config.load import Loaded
 from kernbench.config.problems import ConfigError
-from kernbench.errors import KernbenchError, UsageError
+from kernbench.errors import UsageError
 from kernbench.memory import dtypes
 from kernbench.topology import Topology
 
@@ -39,10 +40,6 @@ _HARDLY_SLOWER: Final = 1.02
 
 _LARGEST_SLOT_BITS: Final = 31
 """Bits of a slot size that `enough_slots` does not try any more."""
-
-_NO_ESTIMATE: Final = (KernbenchError, ArithmeticError, LookupError, TypeError, ValueError)
-"""Errors of algorithms of the user's own, which may refuse a group, such as an odd one."""
-
 
 _Key = tuple[str, int, int, tuple[int, ...], bool, frozenset[str]]
 """What a choice depends on beside file and machine.
@@ -243,7 +240,7 @@ class Choices:
         chosen = self.choose(operation, nbytes, sips, ranks)
         try:
             return self._estimator.slot_limit(chosen, operation, nbytes, tuple(sips))
-        except _NO_ESTIMATE:
+        except RefusedError:
             return None
 
     def enough_slots(
@@ -297,7 +294,7 @@ class Choices:
         chosen = self.choose(operation, nbytes, sips, ranks)
         try:
             least = self._estimator.estimate(chosen, operation, len(sips), tuple(sips))
-        except _NO_ESTIMATE:
+        except RefusedError:
             least = None
         return shortfall(bound, time, least or 0.0, chosen.name)
 
@@ -420,7 +417,7 @@ class Choices:
         for candidate in candidates:
             try:
                 time = self._estimator.estimate(candidate, operation, nbytes, sips)
-            except _NO_ESTIMATE:
+            except RefusedError:
                 continue
             if time is not None:
                 times.append((time * self._doubt(candidate, sips), candidate))

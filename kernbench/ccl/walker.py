@@ -60,7 +60,7 @@ class Along:
                 found[name] = np.where(known, block * plan.parts + part, chunks)
         tables = {**found, "reduce": plan.reduce, "span": plan.span}
         # What is the same for all ranks stays one column.
-        moved = {
+        moved: dict[str, Any] = {
             name: table if not table.strides[1] else table[:, self.places]
             for name, table in tables.items()
         }
