@@ -135,14 +135,18 @@ class Trial:
         """
         whole = case.nbytes
         if not self._times:
+            size, price = whole, 0
             try:
-                size, price = whole, _CALLS * (len(case.sips) + self._messages(case, whole))
+                count = self._messages(case, whole)
+                price = _CALLS * (len(case.sips) + count)
+                if price > calls // (2 * number):
+                    while price > calls // _FIRST and size > 1:
+                        price, size = price // 2, size // 2
+                    if 2 * self._messages(case, size) > count:  # no cheaper, and tells less
+                        size, price = whole, _CALLS * count
             except RefusedError:
                 self.out = True
                 return whole, calls + 1, 0
-            if price > calls // (2 * number):
-                while price > calls // _FIRST and size > 1:
-                    price, size = price // 2, size // 2
             price = max(price, 2 * self._given_up.get(size, 0))
             return size, price, _OVER[size in self._given_up] * price
         last = max(self._times)
