@@ -1,15 +1,15 @@
 """How long a collective takes by itself, on an idle machine, when all ranks begin at once."""
 
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import Final
+from dataclasses import dataclass
 
 from kernbench.ccl.collective import Collective
 from kernbench.ccl.config import Chosen
 from kernbench.ccl.model import CollectiveModel, kept_of
 from kernbench.ccl.operations import OPERATIONS, Reduction
-from kernbench.ccl.plan import NOTHING
-from kernbench.ccl.prepared import CollectiveShape, Prepared
+from kernbench.ccl.plan import NOTHING, RefusedError
+from kernbench.ccl.prepared import CollectiveShape
+from kernbench.ccl.programs import refusals
 from kernbench.des import DeadlockError
 from kernbench.memory import DType, Storage, View, dtypes
 from kernbench.sim_engine.command import Command, Stream
@@ -32,8 +32,19 @@ class TooLongError(Exception):
     """A collective takes longer than somebody wants to know."""
 
 
-class TooManyCallsError(Exception):
+class OverBudgetError(Exception):
     """To simulate a collective takes more calls of the event loop than somebody wants to pay."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """What may be spent on simulations.
+
+    Attributes:
+        left: Calls of an event loop, or turns of ranks that are replayed without one.
+    """
+
+    left: int
 
 
 def time_alone(
@@ -45,7 +56,7 @@ def time_alone(
     *,
     sips: Sequence[int] | None = None,
     most: int | None = None,
-    calls: int | None = None,
+    budget: Budget | None = None,
     dtype: DType = dtypes.float32,
 ) -> int:
     """Returns the picoseconds until the last rank has ended, without data.
@@ -57,12 +68,12 @@ def time_alone(
         nbytes: Of all blocks together, cut to whole elements; at least one each.
         sips: Device of each rank; the machine's first ones by default.
         most: When to give up, in picoseconds.
-        calls: After how many calls of the event loop to give up.
+        budget: Pays for the simulation; None if nobody counts.
         dtype: Of the elements.
 
     Raises:
         TooLongError: If it takes longer than `most`.
-        TooManyCallsError: If it takes more calls.
+        OverBudgetError: If the budget does not suffice; nothing is left of it.
         DeadlockError: If it does not end.
     """
     what = OPERATIONS[operation]
@@ -71,13 +82,13 @@ def time_alone(
     block = max(1, nbytes // dtype.itemsize // block_count(operation, ranks))
     engine = GraphEngine(topology, False)
     loop = engine.loop
-    loop.limit, loop.spare = most, calls
+    loop.limit, loop.spare = most, None if budget is None else budget.left
 
     def give_up() -> None:
-        raise TooManyCallsError if calls and loop.spare is None else TooLongError
+        raise OverBudgetError if budget is not None and loop.spare is None else TooLongError
 
     loop.on_limit = give_up
-    model = CollectiveModel(engine)
+    model = CollectiveModel(engine, counted=budget is not None)
     reduction = Reduction("sum", "add") if what.reduces else None
     collective = Collective(model, model.prepare(shape), reduction)
     commands = []
@@ -100,9 +111,13 @@ def time_alone(
         host = Host(engine.loop, rank, engine.rank_owner(rank), 0, 1)
         work = collective.join(rank, [given], [taken])
         commands.append(Command(operation, "collective", host, Stream("collective", rank), work))
-    for command in commands:
-        engine.submit(command)
-    engine.loop.run()
+    try:
+        for command in commands:
+            engine.submit(command)
+        engine.loop.run()
+    finally:
+        if budget is not None:
+            budget.left = loop.spare or 0
     ends = [command.done.time for command in commands]
     if None in ends:
         raise DeadlockError([])
@@ -118,85 +133,36 @@ def _shape_of(
     return CollectiveShape(chosen, operation, sips, sizes, dtype)
 
 
-def time_about(
+def messages_of(
     topology: Topology,
     chosen: Chosen,
     operation: str,
     sips: tuple[int, ...],
     nbytes: int,
-    *,
-    messages: int,
-    calls: int = 0,
-    most: float | None = None,
     dtype: DType = dtypes.float32,
-) -> float:
-    """Returns what `time_alone` does, of a long collective from those of two smaller sizes.
+) -> int:
+    """Returns about how many messages of a collective are timed one by one.
 
-    Time is affine in the size once messages follow each other at one pace, so two sizes, one twice
-    the other, tell that of a larger one. How many messages there are says little of what they cost:
-    those that repeat themselves are skipped. So the size itself is tried before.
+    Ranks that can be timed at once on arrays are, with any number of messages.
 
     Args:
         chosen: The algorithm.
         operation: A key of `OPERATIONS`.
         sips: Device of each rank.
         nbytes: See `time_alone`.
-        messages: Most messages of a collective that is simulated at its own size. Ranks that can
-            be timed at once on arrays are, with any number.
-        calls: Most calls of the event loop for which one of more messages is tried at its own size.
-        most: See `time_alone`.
-        dtype: See `time_alone`.
+        dtype: Of the elements.
 
     Raises:
-        TooLongError: If it takes longer than `most`.
-        DeadlockError: If it does not end.
+        RefusedError: If the algorithm cannot be used for the group.
     """
-
-    def time(size: int, limit: float | None, calls: int | None = None) -> int:
-        return time_alone(
-            topology,
-            chosen,
-            operation,
-            len(sips),
-            size,
-            sips=sips,
-            most=None if limit is None else int(limit),
-            calls=calls,
-            dtype=dtype,
-        )
-
-    def many(size: int) -> bool:
-        prepare = kept_of(topology).prepare
-        return _on_network(prepare(_shape_of(chosen, operation, sips, size, dtype)), messages)
-
-    if calls and many(nbytes):
-        with suppress(TooManyCallsError):
-            return time(nbytes, most, calls)
-    size = nbytes
-    while size > _LEAST and many(size):
-        size //= 2
-    while size < nbytes:
-        half, whole = time(size // 2, most), time(size, most)
-        if half < whole <= 2 * half:
-            found = whole + (whole - half) * (nbytes - size) / (size // 2)
-            if most is not None and found > most:
-                raise TooLongError
-            return found
-        size *= 2  # the plan of the one is of another kind than that of the other
-    return time(nbytes, most)
-
-
-_LEAST: Final = 1 << 12
-"""Bytes of a collective that is simulated, however many messages it has."""
-
-
-def _on_network(prepared: Prepared, most: int) -> bool:
-    """Returns whether more messages than `most` are sent that compete for links."""
     known: set[int] = set()
     count = 0
+    with refusals(chosen):
+        prepared = kept_of(topology).prepare(_shape_of(chosen, operation, sips, nbytes, dtype))
     for channel in prepared.channels:
         plan = channel.plan
-        assert plan is not None
+        if plan is None:
+            raise RefusedError
         links = channel.use.links
         quick = channel.in_lanes and channel.use.private
         if not quick or (channel.share is None and not known.isdisjoint(links)):
@@ -204,4 +170,4 @@ def _on_network(prepared: Prepared, most: int) -> bool:
             full = channel.layout.most_messages(1, piece)
             count += int(plan.span[plan.send != NOTHING].sum()) * full
         known |= links
-    return count > most
+    return count

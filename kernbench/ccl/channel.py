@@ -232,13 +232,16 @@ class ChannelPlan:
         )
 
 
-def together(prepared: ChannelPlan, skews: tuple[int, ...], trace: bool) -> Timing:
+def together(
+    prepared: ChannelPlan, skews: tuple[int, ...], trace: bool, within: EventLoop | None = None
+) -> Timing:
     """Times a channel that is alone on its links, all ranks at once.
 
     Args:
         prepared: The channel; it `gathers`.
         skews: When each rank begins, in picoseconds.
         trace: Whether to return the messages.
+        within: The loop whose spare calls are spent; None if nobody counts.
 
     Returns:
         When each rank is done, in picoseconds, and the messages; no messages without `trace`.
@@ -246,7 +249,7 @@ def together(prepared: ChannelPlan, skews: tuple[int, ...], trace: bool) -> Timi
     plan = prepared.plan
     assert plan is not None
     if prepared.apart:
-        return _apart(prepared, skews, trace)
+        return _apart(prepared, skews, trace, within=within)
     if prepared.in_lanes:
         costs = prepared.costs.together
         return vectorised(plan, prepared.layout, costs, prepared.path, skews, trace=trace)
@@ -280,11 +283,18 @@ def _replayed(
 
 
 def _apart(
-    prepared: ChannelPlan, skews: Sequence[int], trace: bool, *, skips: bool = True
+    prepared: ChannelPlan,
+    skews: Sequence[int],
+    trace: bool,
+    *,
+    skips: bool = True,
+    within: EventLoop | None = None,
 ) -> Timing:
     """Does what `together` does, over a network on which nothing else happens."""
     assert prepared.plan is not None
     loop = EventLoop()
+    if within is not None:
+        loop.spare, loop.on_limit = within.spare, partial(within.spend, within.spare or 0)
     network = Network(prepared.topology, loop)
     cycles = Cycles(network)
     owners = [loop.owner(order.command_of(rank)) for rank in range(len(skews))]
@@ -305,6 +315,8 @@ def _apart(
     for rank, start in enumerate(skews):
         loop.at(start, owners[rank], replay.start, rank, start)
     loop.run()
+    if within is not None:
+        within.spend((within.spare or 0) - (loop.spare or 0))
     replay.leave()
     return [ends[rank] for rank in range(len(skews))], replay.spans()
 
@@ -643,6 +655,7 @@ class Channel:
             runs=prepared.runs,
             cycles=self._alone if claim.alone else self._in_company,
             trace=self._traces,
+            spend=self._engine.loop.spend if claim.alone else None,
         )
         if replay.watched and not claim.alone:
             self._shared.join(replay)

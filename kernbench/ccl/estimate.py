@@ -19,7 +19,7 @@ from kernbench.ccl.config import Chosen
 from kernbench.ccl.costs import launches_of, pass_over
 from kernbench.ccl.operations import OPERATIONS, Ints
 from kernbench.ccl.plan import Algorithm, Plan
-from kernbench.ccl.programs import most_messages, programs_of
+from kernbench.ccl.programs import most_messages, programs_of, refusals
 from kernbench.ccl.rails import Pair
 from kernbench.ccl.waves import Bools, Events, of_rank_0, sample_of, thinned
 from kernbench.hw.path import Path
@@ -367,6 +367,9 @@ class Estimator:
 
         Returns:
             The time; None if the algorithm has no plan.
+
+        Raises:
+            RefusedError: If the algorithm cannot be used for the group.
         """
         return self._estimate(chosen, chosen.algorithm(operation), operation, nbytes, sips)
 
@@ -396,7 +399,8 @@ class Estimator:
         sips: tuple[int, ...],
     ) -> float | None:
         """Returns how long the exchanges of an operation take; None if it has no plan."""
-        planned = self._planned(chosen, operation, nbytes, sips)
+        with refusals(chosen):
+            planned = self._planned(chosen, operation, nbytes, sips)
         if planned is None:
             return None
         sample = planned.sample
@@ -424,8 +428,12 @@ class Estimator:
         Returns:
             The limit of the messages that lose most; None if slots come back in time, or if the
             algorithm has no plan.
+
+        Raises:
+            RefusedError: If the algorithm cannot be used for the group.
         """
-        planned = self._planned(chosen, operation, nbytes, sips)
+        with refusals(chosen):
+            planned = self._planned(chosen, operation, nbytes, sips)
         if planned is None or not nbytes:
             return None
         events, queue = planned.events(planned.sample), chosen.queue

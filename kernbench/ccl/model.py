@@ -4,7 +4,7 @@ from typing import Final, Protocol
 
 from kernbench.caches import Table, cached
 from kernbench.ccl import company
-from kernbench.ccl.channel import together
+from kernbench.ccl.channel import ChannelPlan, Timing, Together, together
 from kernbench.ccl.config import Chosen
 from kernbench.ccl.cycles import Cycles
 from kernbench.ccl.machine import Machine
@@ -69,6 +69,8 @@ class CollectiveModel:
 
     Args:
         choose: Returns the algorithm of an operation; None if every collective names its own.
+        counted: Whether the calls of the event loop are counted, also those that a collective makes
+            on a loop of its own.
 
     Attributes:
         engine: The engine.
@@ -78,16 +80,24 @@ class CollectiveModel:
         companies: Know what becomes of collectives of a group that meet each other.
     """
 
-    def __init__(self, engine: GraphEngine, choose: Choose | None = None) -> None:
+    def __init__(
+        self, engine: GraphEngine, choose: Choose | None = None, *, counted: bool = False
+    ) -> None:
         self.engine: Final = engine
         self._choose: Final = choose
         kept = kept_of(engine.topology)
-        self.together: Final = kept.together
+        self._kept: Final = kept.together
+        self.together: Final[Together] = self._counted if counted else kept.together
         self.prepare: Final = kept.prepare
         self.cycles: Final = Cycles(engine.network, shadow=engine.shadow)
         self.companies: Final = company.Companies(
             engine.loop, engine.network.claims, kept.companies, shadow=engine.shadow
         )
+
+    def _counted(self, prepared: ChannelPlan, skews: tuple[int, ...], trace: bool) -> Timing:
+        if prepared.apart:
+            return together(prepared, skews, trace, self.engine.loop)
+        return self._kept(prepared, skews, trace)
 
     def choose(
         self,

@@ -9,7 +9,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Literal,
+    NamedTuple,
+    Protocol,
+    runtime_checkable,
+)
 
 import numpy as np
 
@@ -110,6 +118,24 @@ class Comm(Protocol):
 
 
 Algorithm = Callable[[Comm], None]
+
+
+@runtime_checkable
+class Renumbered(Protocol):
+    """An algorithm that is another one with its ranks numbered anew, and so is its plan."""
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The other algorithm."""
+        ...
+
+    def seen(self, setting: "Setting") -> "Setting":
+        """Returns what the other algorithm sees of a setting."""
+        ...
+
+    def renumbered(self, plan: "Plan") -> "Plan | None":
+        """Returns the plan of the other one with ranks numbered anew; None if it cannot be."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +371,10 @@ def _constant(rows: Ints) -> bool:
 
 class AlgorithmError(KernbenchError):
     """An algorithm asks for an exchange that does not exist."""
+
+
+class RefusedError(Exception):
+    """An algorithm cannot be used for a group: its program raised, or its messages do not match."""
 
 
 class NotAPlanError(Exception):
@@ -586,6 +616,14 @@ def record(algorithm: Algorithm, setting: Setting) -> Recording:
 
 def _record(algorithm: Algorithm, setting: Setting, asked: set[int]) -> Plan | None:
     moved = False
+    other: object = algorithm
+    if isinstance(other, Renumbered):
+        found = record(other.algorithm, other.seen(setting))
+        if found.asked:
+            asked.add(setting.messages)
+        plan = None if found.plan is None else other.renumbered(found.plan)
+        if plan is not None or found.plan is None:
+            return plan
     try:
         recorder = _record_around(algorithm, setting, asked)
         moved = recorder is not None and recorder.turned

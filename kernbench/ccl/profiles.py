@@ -231,9 +231,7 @@ class Choosing:
     Attributes:
         ranks: Groups of up to so many ranks are timed; 0 for none.
         within: Percent of the least estimate up to which an algorithm is timed.
-        messages: Most messages of an algorithm that is timed at its own size; of more, two smaller
-            sizes tell the time.
-        calls: Calls of the event loop after which such a one is given up at its own size.
+        calls: Most calls of the event loop that one choice may make, or what costs as much.
         all_nics: Percent of the time with all NICs up to which a collective takes the first alone.
         all_links: Percent that an estimate says of an algorithm on all links of a rank where ranks
             have none of their own to each other: its channels meet there.
@@ -241,7 +239,6 @@ class Choosing:
 
     ranks: Annotated[int, Range(0, 1024)] = 0
     within: Percent = 100
-    messages: Annotated[int, Range(1, 1 << 30)] = 1
     calls: Annotated[int, Range(0, 1 << 30)] = 0
     all_nics: Percent = 100
     all_links: Percent = 100

@@ -1,15 +1,17 @@
 """The programs of a collective's channels: what each of them runs, and on which walk."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 from kernbench.ccl.config import Chosen
 from kernbench.ccl.layout import full_messages
-from kernbench.ccl.plan import Algorithm, Plan, Setting, formula_of, plan_of
+from kernbench.ccl.plan import Algorithm, Plan, RefusedError, Setting, formula_of, plan_of
 from kernbench.ccl.profiles import Scope
 from kernbench.ccl.rails import Pair, Rails, rails_of
 from kernbench.ccl.walker import Along
+from kernbench.errors import KernbenchError
 from kernbench.topology import Topology
 from kernbench.units import Bandwidth
 
@@ -19,6 +21,25 @@ _EACH: Final = 2
 
 _WIDEST: Final = 16
 """Bytes of the largest element, a complex number."""
+
+
+@contextmanager
+def refusals(chosen: Chosen) -> Iterator[None]:
+    """Tells errors of an algorithm that may refuse a group, such as an odd one, from our own.
+
+    Args:
+        chosen: The algorithm whose plans are made meanwhile.
+
+    Raises:
+        RefusedError: In place of what an algorithm of the user's own raised, or of a report.
+    """
+    try:
+        yield
+    except Exception as error:
+        own = chosen.module.__name__.partition(".")[0] == __name__.partition(".")[0]
+        if own and not isinstance(error, KernbenchError):
+            raise
+        raise RefusedError from error
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ class Replay:
         cycles: Returns what skips repetitions, called if so much is sent that these are looked for;
             None to replay every message.
         trace: Whether the messages are kept for `spans`.
+        spend: Called with turns that were replayed without a loop, which would count its calls.
 
     Attributes:
         queues: Queues by (sender, receiver).
@@ -59,8 +60,10 @@ class Replay:
         runs: Runs | None = None,
         cycles: Callable[[], Cycles] | None = None,
         trace: bool = False,
+        spend: Callable[[int], None] | None = None,
     ) -> None:
         self._plan: Final = plan
+        self._spend: Final = spend
         self._layout: Final = layout
         self._costs: Final = costs
         self._piece: Final = costs[0].piece
@@ -120,6 +123,7 @@ class Replay:
             queue, source = self._between(rank, step)
             reduce = step.combine == "reduce"
             walk.first = walk.last = None
+            replayed = 0
             parts = self.runs_of(rank, step)
             least = NEVER if cycles is None else self._least(parts, len(steps))
             for walk.run, (out, into, turns) in enumerate(parts):
@@ -129,6 +133,7 @@ class Replay:
                     if watch is not None:
                         watch.turn(walk)
                     walk.left -= 1
+                    replayed += 1
                     if out is not None:
                         walk.ready = costs.load(pe, times_of(out))
                         issue()
@@ -154,6 +159,8 @@ class Replay:
                         source.release(there)
                         costs.store(pe, times, walk.local, there)
             pe.fence()
+            if self._spend is not None:
+                self._spend(replayed)
             if self.trace and walk.first is not None and walk.last is not None:
                 self._sent.append((rank, step, walk.first, walk.last))
             walk.step += 1

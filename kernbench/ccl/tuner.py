@@ -3,12 +3,10 @@
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from math import inf
 from pathlib import Path
 from typing import Final
 
 from kernbench.caches import Table, cached
-from kernbench.ccl.alone import TooLongError, time_about
 from kernbench.ccl.config import (
     AUTO,
     CclFile,
@@ -23,13 +21,15 @@ from kernbench.ccl.config import (
 )
 from kernbench.ccl.cut_bound import CutBound, cut_bound, shortfall
 from kernbench.ccl.estimate import SlotLimit, estimator_of
+from kernbench.ccl.plan import RefusedError
 from kernbench.ccl.profiles import Choosing, Scope, message_of
 from kernbench.ccl.programs import channels_of
 from kernbench.ccl.rails import rails_of
+from kernbench.ccl.trials import Case, Trial, timed
 from kernbench.config.load import Loaded
 from kernbench.config.problems import ConfigError
-from kernbench.des import DeadlockError
-from kernbench.errors import KernbenchError, UsageError
+from kernbench.errors import UsageError
+from kernbench.memory import dtypes
 from kernbench.topology import Topology
 
 _MANY: Final = 256
@@ -40,10 +40,6 @@ _HARDLY_SLOWER: Final = 1.02
 
 _LARGEST_SLOT_BITS: Final = 31
 """Bits of a slot size that `enough_slots` does not try any more."""
-
-_NO_ESTIMATE: Final = (KernbenchError, ArithmeticError, LookupError, TypeError, ValueError)
-"""Errors of algorithms of the user's own, which may refuse a group, such as an odd one."""
-
 
 _Key = tuple[str, int, int, tuple[int, ...], bool, frozenset[str]]
 """What a choice depends on beside file and machine.
@@ -244,7 +240,7 @@ class Choices:
         chosen = self.choose(operation, nbytes, sips, ranks)
         try:
             return self._estimator.slot_limit(chosen, operation, nbytes, tuple(sips))
-        except _NO_ESTIMATE:
+        except RefusedError:
             return None
 
     def enough_slots(
@@ -298,7 +294,7 @@ class Choices:
         chosen = self.choose(operation, nbytes, sips, ranks)
         try:
             least = self._estimator.estimate(chosen, operation, len(sips), tuple(sips))
-        except _NO_ESTIMATE:
+        except RefusedError:
             least = None
         host = self._system.host
         issued = host.dispatch_of.collective
@@ -412,7 +408,7 @@ class Choices:
         near = [
             (self._channels(one, sips), time, one)
             for time, one in times
-            if time <= least * max(_HARDLY_SLOWER, self._choice.all_nics / 100 * one.only_first)
+            if time <= least * self._margin(one)
         ]
         return min(near, key=lambda each: each[:2])[2]
 
@@ -424,7 +420,7 @@ class Choices:
         for candidate in candidates:
             try:
                 time = self._estimator.estimate(candidate, operation, nbytes, sips)
-            except _NO_ESTIMATE:
+            except RefusedError:
                 continue
             if time is not None:
                 times.append((time * self._doubt(candidate, sips), candidate))
@@ -443,27 +439,21 @@ class Choices:
         still run when one timed before has long ended.
         """
         order = sorted(estimated, key=lambda each: each[0])
-        times: list[tuple[float, Chosen]] = []
-        for estimate, candidate in order:
-            if estimate > order[0][0] * self._choice.within / 100:
-                break
-            margin = max(_HARDLY_SLOWER, self._choice.all_nics / 100 * candidate.only_first)
-            most = min((time for time, _ in times), default=inf) * margin
-            try:
-                time = time_about(
-                    self._topology,
-                    candidate,
-                    operation,
-                    sips,
-                    nbytes,
-                    messages=self._choice.messages,
-                    calls=self._choice.calls,
-                    most=None if most == inf else most,
-                )
-            except (TooLongError, DeadlockError, *_NO_ESTIMATE):
-                continue
-            times.append((time, candidate))
-        return times
+        most = order[0][0] * self._choice.within / 100
+        trials = [Trial(one, estimate) for estimate, one in order if estimate <= most]
+
+        def estimate(chosen: Chosen, size: int) -> float:
+            time = self._estimator.estimate(chosen, operation, size, sips)
+            assert time is not None
+            return time * self._doubt(chosen, sips)
+
+        case = Case(self._topology, operation, sips, nbytes, dtypes.float32, estimate)
+        found = timed(case, trials, self._choice.calls, self._margin)
+        return [(trial.time, trial.chosen) for trial in found]
+
+    def _margin(self, chosen: Chosen) -> float:
+        """Returns by which ratio an algorithm may be slower than the fastest, and be taken."""
+        return max(_HARDLY_SLOWER, self._choice.all_nics / 100 * chosen.only_first)
 
     def _doubt(self, chosen: Chosen, sips: tuple[int, ...]) -> float:
         topology = self._topology

@@ -1,13 +1,13 @@
 """An algorithm on ranks that are numbered in another order than the group's."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kernbench.ccl.operations import OPERATIONS, Ints
-from kernbench.ccl.plan import NOTHING, Algorithm, AlgorithmError, Combine, Comm
+from kernbench.ccl.plan import NOTHING, Algorithm, AlgorithmError, Combine, Comm, Plan, Setting
 from kernbench.errors import call_site, site_fact
 
 if TYPE_CHECKING:
@@ -37,6 +37,34 @@ class Along:
     def __call__(self, comm: Comm) -> None:
         """Runs the algorithm; may wait."""
         self.algorithm(_Walker(self, comm))
+
+    def seen(self, setting: Setting) -> Setting:
+        """See `Renumbered`."""
+        root, channel = int(self.places[setting.root]), setting.channel % self.channels
+        return replace(setting, root=root, channel=channel, grid=(len(self.walk),))
+
+    def renumbered(self, plan: Plan) -> Plan | None:
+        """See `Renumbered`; None if chunks in a row are not of one block."""
+        found = {"to": plan.to, "source": plan.source}
+        found = {name: self.ranks.astype(peers.dtype)[peers] for name, peers in found.items()}
+        for name in ("send", "receive"):
+            found[name] = chunks = getattr(plan, name)
+            if plan.widest > 1:
+                part = np.where(chunks == NOTHING, 0, chunks % plan.parts + plan.span)
+                if (part > plan.parts).any():
+                    return None
+            if len(self.blocks) > 1:
+                block, part = np.divmod(chunks, plan.parts)
+                known = (chunks != NOTHING) & (block < len(self.blocks))
+                block = self.blocks.astype(chunks.dtype)[np.where(known, block, 0)]
+                found[name] = np.where(known, block * plan.parts + part, chunks)
+        tables = {**found, "reduce": plan.reduce, "span": plan.span}
+        # What is the same for all ranks stays one column.
+        moved: dict[str, Any] = {
+            name: table if not table.strides[1] else table[:, self.places]
+            for name, table in tables.items()
+        }
+        return replace(plan, turned=False, **moved)
 
     @cached_property
     def ranks(self) -> Ints:

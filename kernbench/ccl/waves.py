@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from kernbench.ccl.operations import Ints
-from kernbench.ccl.plan import NOTHING, TABLES, Plan
+from kernbench.ccl.plan import NOTHING, TABLES, Plan, RefusedError
 from kernbench.topology.turned import Turned
 
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
@@ -72,7 +72,7 @@ class Events:
                 for each channel, and what rank 0 gets, it gets as others get it from rank 0.
 
         Raises:
-            ValueError: If there are messages that nobody receives, or that nobody sends.
+            RefusedError: If there are messages that nobody receives, or that nobody sends.
         """
         n, steps = plans[0].world_size, max(len(plan.send) for plan in plans)
 
@@ -97,7 +97,7 @@ class Events:
             arriving = source * ranks + rank
         taken = _by_pair(receives, channel * ranks**2 + arriving.reshape(source.shape))
         if not np.array_equal(posted[0], taken[0]):
-            raise ValueError("what is sent is not what is received")
+            raise RefusedError("what is sent is not what is received")
         wave = _waves(active, posted[1], taken[1])
         flat = np.flatnonzero(active)
         flat = flat[np.argsort(wave.reshape(-1)[flat], kind="stable")]
@@ -161,7 +161,7 @@ def _waves(active: Bools, posted: Ints, taken: Ints) -> Ints:
         taken: By message, the number of the exchange that receives it.
 
     Raises:
-        ValueError: If lanes wait for each other.
+        RefusedError: If lanes wait for each other.
     """
     order = np.cumsum(active, axis=0) - 1
     wave = order.copy()
@@ -215,7 +215,7 @@ def _one_by_one(active: Bools, posted: Ints, taken: Ints) -> Ints:
             begun[ready[~fits]] = False
             ready = ready[fits]
         if not len(ready):
-            raise ValueError("ranks wait for each other")
+            raise RefusedError("ranks wait for each other")
         done = upcoming[ready]
         wave[done] = number
         begun[ready] = False

@@ -680,15 +680,15 @@ class EventLoop:
             if self.limit is not None and begin > self.limit:
                 self.check_limit(begin)
                 return
-            self._spend()
+            self.spend()
             time, self._key, _, function, args = heappop(queue)
             self.now = time
             function(*args)
 
-    def _spend(self) -> None:
-        """Counts a call; tells when no more may be made."""
+    def spend(self, calls: int = 1) -> None:
+        """Counts calls, or what costs about as much; tells when no more may be made."""
         if self.spare is not None:
-            self.spare -= 1
+            self.spare -= calls
             if self.spare <= 0:
                 self.spare = None
                 if self.on_limit is not None:
@@ -722,7 +722,7 @@ class EventLoop:
         self.now, self._present = begin, now
         setup()
         while queue and queue[0][:2] < (now, self._key):
-            self._spend()
+            self.spend()
             time, _, _, function, args = heappop(queue)
             self.now = time
             function(*args)

@@ -239,6 +239,7 @@ class Fluid:
         self._take_out(group)
         group.waiting = False
         flows, now = group.flows, self._loop.now
+        self._loop.spend(len(flows))
         parts = self._shared(group)
         group.replaced = True
         for part in parts:

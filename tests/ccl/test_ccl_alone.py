@@ -4,10 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from kernbench.ccl.alone import TooLongError, TooManyCallsError, time_about, time_alone
+from kernbench.ccl.alone import Budget, OverBudgetError, TooLongError, time_alone
 from kernbench.ccl.config import Chosen, choose, load_ccl, shipped_ccl_file
 from kernbench.ccl.estimate import Estimator
+from kernbench.ccl.trials import Case, Trial, timed
 from kernbench.ccl.tuner import Choices
+from kernbench.memory import dtypes
 from kernbench.topology import Topology
 
 MiB = 1 << 20
@@ -18,55 +20,71 @@ def named(name: str, machine: Topology) -> Chosen:
     return choose(load_ccl(path), path, name, machine.machine.system)
 
 
-@pytest.mark.parametrize(
-    ("name", "operation", "messages", "error"),
-    [
-        ("chain", "broadcast", 4096, 0.02),
-        # The number of its chunks grows with the root of the size, so its time is not quite affine.
-        ("double_binary_tree", "all_reduce", 4096, 0.1),
-        ("pairwise", "all_to_all", 4096, 0.01),
-    ],
-)
-def test_two_sizes_tell_the_time_of_a_larger_one(
-    topology: Callable[[str], Topology], name: str, operation: str, messages: int, error: float
+def test_who_takes_too_long_or_costs_too_much_is_given_up(
+    topology: Callable[[str], Topology],
 ) -> None:
-    machine, sips = topology("sip8"), tuple(range(8))
-    chosen = named(name, machine)
-
-    def time(messages: int) -> float:
-        return time_about(machine, chosen, operation, sips, 64 * MiB, messages=messages)
-
-    exact, about = time_alone(machine, chosen, operation, 8, 64 * MiB), time(messages)
-    assert isinstance(about, float), "simulated at its own size, in whole picoseconds"
-    assert abs(about / exact - 1) <= error
-    assert time(1 << 20) == exact
-
-
-def test_a_long_one_is_tried_at_its_own_size(topology: Callable[[str], Topology]) -> None:
-    machine, sips = topology("sip8"), tuple(range(8))
+    machine = topology("sip8")
     chosen = named("chain", machine)
 
-    def time(calls: int) -> float:
-        return time_about(machine, chosen, "broadcast", sips, 16 * MiB, messages=1024, calls=calls)
+    def time(budget: Budget | None = None, most: int | None = None) -> int:
+        return time_alone(machine, chosen, "broadcast", 8, 4 * MiB, budget=budget, most=most)
 
-    assert time(1 << 20) == time_alone(machine, chosen, "broadcast", 8, 16 * MiB)
-    assert isinstance(time(2), float), "given up, and told from two smaller sizes"
-    with pytest.raises(TooManyCallsError):
-        time_alone(machine, chosen, "broadcast", 8, 16 * MiB, calls=2)
-
-
-@pytest.mark.parametrize("messages", [64, 1 << 20])
-def test_who_takes_too_long_is_given_up(topology: Callable[[str], Topology], messages: int) -> None:
-    machine, sips = topology("sip8"), tuple(range(8))
-    chosen = named("chain", machine)
-
-    def time(most: float | None) -> float:
-        return time_about(machine, chosen, "broadcast", sips, 4 * MiB, messages=messages, most=most)
-
-    exact = time(None)
-    assert time(exact + 1) == exact
+    exact, ample = time(), Budget(1 << 20)
+    assert time(most=exact + 1) == time(ample) == exact
+    spent = (1 << 20) - ample.left
+    assert spent > 128 * 7, "128 messages to each of 7 ranks"
     with pytest.raises(TooLongError):
-        time(0.9 * exact)
+        time(most=exact * 9 // 10)
+    short = Budget(spent - 1)
+    with pytest.raises(OverBudgetError):
+        time(short)
+    assert short.left == 0
+    assert time(Budget(spent + 1)) == exact
+
+
+@pytest.mark.parametrize("name", ["halving_doubling", "chain", "direct_links"])
+def test_every_way_to_time_ranks_spends_a_budget(
+    topology: Callable[[str], Topology], name: str
+) -> None:
+    """On a network of its own, without a network, and on one with flows that share links."""
+    machine = topology("sip8")
+    chosen = named(name, machine)
+    operation = "broadcast" if name == "chain" else "all_reduce"
+    with pytest.raises(OverBudgetError):
+        time_alone(machine, chosen, operation, 8, MiB, budget=Budget(16))
+
+
+@pytest.mark.parametrize("operation", ["broadcast", "all_to_all", "gather"])
+def test_a_choice_keeps_to_its_budget_and_is_right(
+    topology: Callable[[str], Topology], operation: str
+) -> None:
+    """1 GiB: with 65,536 calls, one of the candidates would be timed at its own size, or none."""
+    machine, sips, size = topology("sip8"), tuple(range(8)), 1 << 30
+    spent: list[int] = []
+
+    class Counted(Trial):
+        def step(self, case: Case, size: int, budget: Budget, most: float) -> None:
+            before = budget.left
+            super().step(case, size, budget, most)
+            spent.append(before - budget.left)
+
+    estimator = Estimator(machine)
+
+    def estimate(chosen: Chosen, nbytes: int) -> float:
+        found = estimator.estimate(chosen, operation, nbytes, sips)
+        assert found is not None
+        return found
+
+    path = shipped_ccl_file()
+    names = [name for name, spec in load_ccl(path).value.algorithms.items() if spec.auto]
+    every = [one for one in (named(name, machine) for name in names) if one.implements(operation)]
+    trials = [Counted(one, estimate(one, size)) for one in every]
+    case = Case(machine, operation, sips, size, dtypes.float32, estimate)
+    left = timed(case, trials, 1 << 16, lambda _: 1.02)
+    assert sum(spent) <= 1 << 16
+    best = min(left, key=lambda trial: trial.time)
+    assert best.chosen.name == ("chain" if operation == "broadcast" else "direct_links")
+    assert len(left) < len(every)
 
 
 def test_a_group_of_other_devices_takes_its_own_time(topology: Callable[[str], Topology]) -> None:

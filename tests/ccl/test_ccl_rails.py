@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 from kernbench.ccl.channel import ChannelPlan
 from kernbench.ccl.machine import Machine
+from kernbench.ccl.plan import record
 from kernbench.ccl.prepared import CollectiveShape, Prepared
+from kernbench.ccl.programs import programs_of
 from kernbench.ccl.rails import rails_of, walks_of
 from kernbench.ccl.tuner import Choices
 from kernbench.hw.claims import Claims
@@ -301,3 +303,21 @@ def test_small_sizes_use_one_ring_and_large_ones_all(machine: Topology) -> None:
     assert small.only_first
     assert not large.only_first
     assert large.name == RING
+
+
+@pytest.mark.parametrize("operation", ["broadcast", "reduce", "all_reduce", "all_gather"])
+def test_a_plan_with_ranks_numbered_anew_is_that_of_the_walk(
+    machine: Topology, operation: str
+) -> None:
+    """Against the algorithm itself along the walk, which every rank runs by itself."""
+    sips = (17, 3, 0, 9, 25, 8, 16, 11)
+    chosen = shipped(RING, machine)
+    for program in programs_of(chosen, operation, machine, sips, 2, lambda _: 20):
+        ours = program.plan
+        assert ours is not None
+        along = program.algorithm
+        theirs = record(lambda comm, along=along: along(comm), program.setting).plan
+        assert theirs is not None
+        assert (ours.parts, ours.scratch) == (theirs.parts, theirs.scratch)
+        for rank in range(len(sips)):
+            assert ours.of(rank) == theirs.of(rank)

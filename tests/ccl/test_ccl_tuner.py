@@ -1,6 +1,9 @@
 """`auto`: the choice makes sense, and what is chosen is hardly slower than the best there is."""
 
+import importlib
+import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +13,7 @@ from kernbench.ccl.alone import time_alone
 from kernbench.ccl.config import Chosen, choose, load_ccl, shipped_ccl_file
 from kernbench.ccl.estimate import Estimator
 from kernbench.ccl.operations import OPERATIONS
-from kernbench.ccl.plan import NOTHING
+from kernbench.ccl.plan import NOTHING, RefusedError
 from kernbench.ccl.tuner import Choices
 from kernbench.topology import Topology
 
@@ -175,6 +178,25 @@ def test_algorithms_of_ones_own_take_part(
     chosen = choices.choose("all_reduce", 1 << 16, range(4))
     assert (chosen.name, chosen.auto) == (fastest, True)
     assert choices.choose("broadcast", 64, range(4)).path == shipped_ccl_file()
+
+
+def test_a_mistake_of_an_algorithm_of_ours_is_no_refusal(
+    topology: Callable[[str], Topology], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of the user's own may refuse a group by any error, which is told from ours."""
+    machine = topology("sip8")
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_index.py").write_text("def all_reduce(comm): return (0,)[comm.rank + 1]")
+    sys.modules.pop("own_index", None)
+    module = importlib.import_module("own_index")
+    path = shipped_ccl_file()
+    theirs = replace(choose(load_ccl(path), path, "ring", machine.machine.system), module=module)
+    with pytest.raises(RefusedError) as caught:
+        Estimator(machine).estimate(theirs, "all_reduce", 64, (0, 1))
+    assert isinstance(caught.value.__cause__, IndexError)
+    module.__name__ = "kernbench.ccl.algorithms.own_index"
+    with pytest.raises(IndexError):
+        Estimator(machine).estimate(theirs, "all_reduce", 64, (0, 1))
 
 
 def test_a_message_that_is_held_up_keeps_none_behind_it(
