@@ -1,7 +1,7 @@
 """Which of some algorithms is the fastest for a group, found by timing them within a budget.
 
 What is spent are calls of the event loop, and turns of ranks that are replayed without it: never
-the time of the computer, so a choice is the same in each run (ADR 0073).
+the time of the computer, so a choice is the same in each run (ADR 0078).
 """
 
 from collections.abc import Callable, Sequence
