@@ -27,10 +27,12 @@ class Told:
     Attributes:
         table: The table.
         said: What of it, or how near the law that has the number comes to cells kept aside.
+        measured: Whether the number follows from the table alone, and not from another machine's.
     """
 
     table: str
     said: str
+    measured: bool = True
 
     def __str__(self) -> str:
         return f"{self.table}.csv: {self.said}"
@@ -128,7 +130,7 @@ def _as_fast(
         path = path_of(place)
         if place not in told and has_field(base, path):
             system = put(system, path, ratio * amount(get(base, path)))
-            found[place] = Told("host", f"the base's, x {ratio:.2f} as `loop`")
+            found[place] = Told("host", f"the base's, x {ratio:.2f} as `loop`", measured=False)
     return system, found
 
 

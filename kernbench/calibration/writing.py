@@ -25,16 +25,19 @@ def text_of(found: Calibrated, folder: Path, base: str, given: Mapping[str, str]
 
     def comment(names: Names) -> str:
         place = ".".join(names[1:])
-        fields: dict[str, list[str]] = {}
-        for key, told in found.told.items():
-            if key == place or key.startswith(f"{place}."):
-                fields.setdefault(str(told), []).append(key[len(place) + 1 :])
-        if fields:
+        kinds = []
+        for kind, measured in (("measured", True), ("inferred", False)):
+            fields: dict[str, list[str]] = {}
+            for key, told in found.told.items():
+                if (key == place or key.startswith(f"{place}.")) and told.measured is measured:
+                    fields.setdefault(str(told), []).append(key[len(place) + 1 :])
             said = [
                 told if not any(of) or of[0][0].isdigit() else f"{' '.join(of)} {told}"
                 for told, of in fields.items()
             ]
-            return "measured, " + "; ".join(said)
+            kinds += [f"{kind}, " + "; ".join(said)] if said else []
+        if kinds:
+            return "; ".join(kinds)
         if place in given:
             return given[place]
         return f"inferred from {base}" if len(names) > 2 else ""

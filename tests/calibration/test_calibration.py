@@ -130,6 +130,7 @@ def test_the_file_says_what_each_number_is_from_and_reads_as_the_machine(
     assert "    launch: 2 us                        # measured, memory.csv: 0 % of 4\n" in text
     assert "      pes: 132                          # datasheet\n" in text
     assert "    collective_launch: 18.5 us          # inferred from h200x8\n" in text
+    assert "# inferred, host.csv: the base's, x 2.00 as `loop`\n" in text
     assert max(map(len, text.splitlines())) < 120
 
 
