@@ -68,7 +68,8 @@ def add_slices(total: Array, values: Array, rows: Array, dim: int) -> None:
     found, starts = np.unique(rows[order], return_index=True)
     if found.size:
         total = np.moveaxis(total, dim, 0)
-        total[found] += _summed(np.moveaxis(values, dim, 0), order, starts)
+        every = slice(None) if len(found) == len(total) else found  # a slice copies nothing
+        total[every] += _summed(np.moveaxis(values, dim, 0), order, starts)
 
 
 def _summed(values: Array, order: Array, starts: Array) -> Array:
@@ -85,5 +86,6 @@ def _summed(values: Array, order: Array, starts: Array) -> Array:
     sums: Array = values[order[starts]]  # `reduceat` goes element by element: slow for few slices
     for number in range(1, counts.max()):
         which = np.flatnonzero(counts > number)
-        sums[which] += values[order[starts[which] + number]]
+        more = values[order[starts[which] + number]]
+        sums[which if len(which) < len(sums) else slice(None)] += more
     return sums

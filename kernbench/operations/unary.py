@@ -139,9 +139,12 @@ def _whole(function: Callable[[Any], Any]) -> Callable[[Array], Array]:
 
 @in_blocks
 def _sigmoid(x: Array) -> Array:
-    # exp(-|x|) never overflows.
-    small = np.exp(-np.abs(x))
-    result: Array = np.where(x >= 0, 1, small) / (1 + small)
+    # exp(-|x|) never overflows; it is the numerator, too, where x is negative.
+    small, result = np.abs(x), np.minimum(x, 0)
+    np.exp(np.negative(small, out=small), out=small)
+    np.exp(result, out=result)
+    small += 1
+    result /= small
     return result
 
 
@@ -270,7 +273,8 @@ def silu(input: Tensor) -> Tensor:
 
 @in_blocks
 def _silu(x: Array) -> Array:
-    result: Array = x * _sigmoid(x)
+    result = _sigmoid(x)
+    result *= x
     return result
 
 
