@@ -1,6 +1,6 @@
 """A layer of experts: 64 ranks without data, with a routing; 8 ranks with data, beside numpy.
 
-The first is CPU time of a forward pass, all ranks from a barrier to their ends: 4,096 tokens a rank,
+The first is CPU time of a forward pass, from a barrier to the last rank's end: 4,096 tokens a rank,
 256 experts, 8 choices of a token. The second runs in turns with the same products in bare numpy:
 experts four times as wide as the hidden size, as Megatron-Core makes them if nobody says it, and
 narrow ones, whose rows cost as much to move as to multiply.
