@@ -5,6 +5,7 @@ from typing import Final
 
 import numpy as np
 
+from kernbench.memory.blocks import in_blocks
 from kernbench.memory.storage import Array
 
 # erf(x) = x P(x²)/Q(x²) for |x| <= 4, fitted with weighted least squares in 40 digits; relative
@@ -60,6 +61,18 @@ def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
         value *= x
         value += coefficient
     return value
+
+
+@in_blocks
+def sigmoid_values(x: Array) -> Array:
+    """Returns 1 / (1 + exp(-x)) for each element."""
+    # exp(-|x|) never overflows; it is the numerator, too, where x is negative.
+    small, result = np.abs(x), np.minimum(x, 0)
+    np.exp(np.negative(small, out=small), out=small)
+    np.exp(result, out=result)
+    small += 1
+    result /= small
+    return result
 
 
 def add_slices(total: Array, values: Array, rows: Array, dim: int) -> None:
