@@ -1,13 +1,14 @@
 """A training step of a published model on a cluster: its time, what is exposed, and memory.
 
-Megatron-like: stages in 1F1B, layers in shards with sequence parallelism, keys and values gathered
-over `cp`, experts with equal shares of tokens, a distributed optimiser. Flags, after `--`:
-`--model`; `--ranks`, cut by `--tp`, `--cp`, `--pp` and `--dp`, by default the rest; of the ranks
-of a stage, each `--ep` neighbours hold different experts; `--microbatches` of a step, each of
-`--micro-batch` sequences of `--sequence` tokens; `--layers`; `--overlap` sums gradients beside the
-last backward pass; `--recompute full` computes activations again. It needs `kernbench run --data
-off`. With `--collapse exact` few ranks of each stage are simulated and stand for all: so a cluster
-of any size takes the time of one pipeline. MFU counts what the model needs, once.
+Megatron-like: stages in 1F1B, interleaved if they have several chunks, layers in shards with
+sequence parallelism, keys and values gathered over `cp`, experts with equal shares of tokens, a
+distributed optimiser. Flags, after `--`: `--model`; `--ranks`, cut by `--tp`, `--cp`, `--pp` and
+`--dp`, by default the rest; of the ranks of a stage, each `--ep` neighbours hold different experts;
+`--virtual` chunks of a stage; `--microbatches` of a step, each of `--micro-batch` sequences of
+`--sequence` tokens; `--layers`; `--overlap` sums gradients beside the last backward pass;
+`--recompute full` computes activations again. It needs `kernbench run --data off`. With `--collapse
+exact` few ranks of each stage are simulated and stand for all: so a cluster of any size takes the
+time of one pipeline. MFU counts what the model needs, once.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,7 @@ from typing import Any, Final
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from benches.models import results
-from benches.models.cluster_model import Cut, groups_of, model_of
+from benches.models.cluster_model import Cut, chunks_of, groups_of
 from benches.models.flags import Parser, positive, require_multiple, require_ranks
 from benches.models.gpt import forward_step
 from benches.models.published import MODELS, Published
@@ -75,6 +76,7 @@ def parse(argv: list[str]) -> Flags:
     add("--cp", type=positive, default=1, metavar="N", help="ranks that share sequences: 1")
     add("--ep", type=positive, default=1, metavar="N", help="ranks with different experts: 1")
     add("--pp", type=positive, default=1, metavar="N", help="stages: 1")
+    add("--virtual", type=positive, default=1, metavar="N", help="chunks of a stage: 1")
     add("--dp", type=positive, metavar="N", help="batches: what is left of --ranks, or 1")
     add("--layers", type=positive, metavar="N", help="as the model has")
     add("--sequence", type=positive, metavar="N", help="tokens of a sequence: as in its training")
@@ -84,7 +86,7 @@ def parse(argv: list[str]) -> Flags:
     add("--recompute", choices=("none", "full"), default="none", help="none")
     found = flags.parse_args(argv)
     model = MODELS[found.model].cut(found.layers, found.sequence)
-    cut = Cut(found.tp, found.cp, found.ep, found.pp, _data_parallel(found))
+    cut = Cut(found.tp, found.cp, found.ep, found.pp, _data_parallel(found), found.virtual)
     given = Flags(
         found.model,
         cut,
@@ -129,6 +131,14 @@ def _check(given: Flags, model: Published) -> None:
             f"cluster: --pp {cut.pp}: {model.layers} layers, of which each stage has one or more; "
             "the embedding and the output count as one each"
         )
+    if cut.virtual > 1:
+        if model.layers + 2 < cut.pp * cut.virtual or cut.pp == 1:
+            raise UsageError(
+                f"cluster: --virtual {cut.virtual}: --pp {cut.pp} stages with so many chunks: "
+                f"expected several stages, and at most {model.layers + 2} chunks: {model.layers} "
+                "layers, the embedding and the output"
+            )
+        multiple("--microbatches", given.microbatches, "--pp", cut.pp)
     if model.latent is not None and cut.tp > 1:
         raise UsageError(
             f"cluster: --tp {cut.tp}: the attention of {given.model} is not cut; expected --tp 1"
@@ -166,22 +176,24 @@ def worker(ctx: RuntimeContext, flags: Flags, rank: int) -> Measured:
     cut, model = flags.cut, flags.published
     groups = groups_of(cut, rank)
     memory: dict[str, int] = {}
-    stage = model_of(model, cut, cut.stage_of(rank), groups, flags.recompute)
+    chunks = chunks_of(model, cut, cut.stage_of(rank), groups, flags.recompute)
     memory["weights"] = torch.cuda.memory_allocated()
-    optimizer = ShardedOptimizer(stage, groups, overlap=flags.overlap)
+    optimizer = ShardedOptimizer(torch.nn.ModuleList(chunks), groups, overlap=flags.overlap)
     memory["optimizer"] = optimizer.state_bytes
     memory["gradients"] = torch.cuda.memory_allocated() - memory["weights"] - optimizer.held_bytes
-    stage.config.no_sync_func = optimizer.no_sync
+    chunks[0].config.no_sync_func = optimizer.no_sync
     shape = flags.micro_batch, flags.sequence // cut.cp
     ids = torch.zeros(*shape, dtype=torch.int64, device="cuda")
-    step = get_forward_backward_func(cut.pp)
+    alone = len(chunks) == 1
+    step = get_forward_backward_func(cut.pp, None if alone else len(chunks))
+    batches = [_batches(ids, flags.microbatches) for _ in chunks]
     torch.cuda.synchronize()
     begin = current_process().host.clock
     optimizer.zero_grad()
     step(
         forward_step_func=forward_step,
-        data_iterator=_batches(ids, flags.microbatches),
-        model=stage,
+        data_iterator=batches[0] if alone else batches,
+        model=chunks[0] if alone else chunks,
         num_microbatches=flags.microbatches,
         seq_length=flags.sequence,
         micro_batch_size=flags.micro_batch,
@@ -348,6 +360,7 @@ def _lines(ctx: RuntimeContext, flags: Flags, result: Result) -> list[str]:
     batch = {
         "layers": flags.layers,
         "sequence": flags.sequence,
+        "chunks of a stage": flags.cut.virtual,
         "microbatches": flags.microbatches,
         "sequences of each": flags.micro_batch,
         "tokens a step": flags.tokens,

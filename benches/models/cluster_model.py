@@ -35,6 +35,7 @@ class Cut:
         ep: Of those of a stage, hold different experts.
         pp: Stages.
         dp: Have batches of their own.
+        virtual: Chunks of each stage; layers go round: the first chunks of all stages come first.
     """
 
     tp: int
@@ -42,6 +43,7 @@ class Cut:
     ep: int
     pp: int
     dp: int
+    virtual: int = 1
 
     @property
     def ranks(self) -> int:
@@ -65,8 +67,8 @@ def layers_of(layers: int, stages: int, stage: int) -> range:
 
     Args:
         layers: Of the model.
-        stages: Of the pipeline.
-        stage: Number of the stage.
+        stages: Of the pipeline; with several chunks a stage, all chunks.
+        stage: Number of the stage, or the place of the chunk.
     """
     if stages == 1:
         return range(layers)
@@ -235,10 +237,10 @@ class ClusterLayer(torch.nn.Module):
         return out
 
 
-def model_of(
+def chunks_of(
     model: Published, cut: Cut, stage: int, groups: ProcessGroupCollection, recompute: str
-) -> GPTModel:
-    """Returns what a stage has of a model.
+) -> list[GPTModel]:
+    """Returns what a stage has of a model, chunk by chunk.
 
     Args:
         model: Its sizes.
@@ -259,6 +261,7 @@ def model_of(
         tensor_model_parallel_size=cut.tp,
         context_parallel_size=cut.cp,
         pipeline_model_parallel_size=cut.pp,
+        virtual_pipeline_model_parallel_size=cut.virtual if cut.virtual > 1 else None,
         pipeline_dtype=torch.bfloat16,
         deallocate_pipeline_outputs=True,
         sequence_parallel=cut.tp > 1,
@@ -267,4 +270,8 @@ def model_of(
         kernel="library",
     )
     make = partial(ClusterLayer, model, recompute == "full")
-    return GPTModel(config, groups, None, layers_of(model.layers, cut.pp, stage), make)
+    chunks = []
+    for chunk in range(cut.virtual):
+        numbers = layers_of(model.layers, cut.pp * cut.virtual, chunk * cut.pp + stage)
+        chunks.append(GPTModel(config, groups, chunk if cut.virtual > 1 else None, numbers, make))
+    return chunks

@@ -198,15 +198,19 @@ class Company:
 
     # Following
 
-    def _found(self) -> Recording | None:
-        """Returns a recording that begins as the company has begun."""
+    def _found(self, *, at_last: bool = False) -> Recording | None:
+        """Returns a recording that begins as the company has begun, and for which nobody is late.
+
+        Args:
+            at_last: Whether all have come that come at this instant.
+        """
         first = self._members[0]
         rank = next(iter(first.starts))
         found: Recording
         if self._all.shadow or self._all.strangers(self._members):
             return None
         for found in self._all.kept.get((first.plan, rank), ()):
-            if self._fits(found):
+            if self._fits(found) and not self._late(found, at_last):
                 return found
         return None
 
@@ -278,22 +282,21 @@ class Company:
     def _look(self, recording: Recording, came: int) -> None:
         """Goes another way if a rank has not come when it came in the recording."""
         if self.following and self._recording is recording and self._came == came:
-            self._other()
+            self._other(at_last=True)
 
-    def _other(self) -> None:
-        """Follows another recording, or none."""
-        found = self._found()
-        late = found is not None and self._late(found)
-        if found is None or late:
+    def _other(self, *, at_last: bool = False) -> None:
+        """Follows another recording, or none; see `_found`."""
+        found = self._found(at_last=at_last)
+        if found is None:
             self._mode = _Mode.RECORDING
             self._go_on()
         else:
             self._follow(found)
 
-    def _late(self, found: Recording) -> bool:
-        """Returns whether a rank has not come in time for a recording."""
-        now = self._all.loop.now - self._begin
-        return any(time <= now and not self._has_come(*who) for time, who in found.order)
+    def _late(self, found: Recording, at_last: bool) -> bool:
+        """Returns whether a rank has not come in time for a recording; see `_found`."""
+        until = self._all.loop.now - self._begin + at_last
+        return any(time < until and not self._has_come(*who) for time, who in found.order)
 
     def _go_on(self) -> None:
         """Repeats everything on the network."""

@@ -22,15 +22,24 @@ def in_blocks(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
     """
 
     def apply(x: Array) -> Array:
-        if x.size <= _BLOCK or not x.flags.c_contiguous:
+        if not x.ndim:
+            return function(x.reshape(1)).reshape(())  # so that functions may work in place
+        if x.size <= _BLOCK:
             return function(x)
-        flat = x.reshape(-1)
-        first = function(flat[:_BLOCK])
-        out = np.empty(x.shape, first.dtype)
-        into = out.reshape(-1)
-        into[:_BLOCK] = first
-        for start in range(_BLOCK, x.size, _BLOCK):
-            into[start : start + _BLOCK] = function(flat[start : start + _BLOCK])
+        out = np.empty(x.shape, function(x[(slice(1),) * x.ndim]).dtype)
+        if x.flags.c_contiguous:
+            fill(x.reshape(-1), out.reshape(-1))
+        else:
+            fill(x, out)
         return out
+
+    def fill(x: Array, out: Array) -> None:
+        if x.size <= _BLOCK:
+            out[...] = function(x)
+            return
+        step = _BLOCK * len(x) // x.size
+        for start in range(0, len(x), max(step, 1)):
+            part = slice(start, start + step) if step else start
+            fill(x[part], out[part])
 
     return apply

@@ -476,6 +476,8 @@ class View:
             return None
         flags = self._flags(unwritten)
         if flags.flags.c_contiguous and not flags.any():  # fast, and mostly all
+            if flags.size == unwritten.size:
+                self.buffer.unwritten = None  # written part by part: the next read need not look
             return None
         bad = np.asarray(flags.any(axis=-1))
         return bad if bad.any() else None

@@ -1,13 +1,18 @@
 """Collectives that meet on shared links: followed by a recording, they end as on the network."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench import caches
+from kernbench.ccl.company import Companies, Company, Recording
+from kernbench.des import EventLoop
+from kernbench.hw.claims import Claim, Claims
 from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
 
@@ -150,3 +155,81 @@ def test_one_that_a_message_has_met_before_follows_nothing() -> None:
             return ctx.engine.loop.now
 
     assert ends(shadow=False) == ends(shadow=True)
+
+
+class Plan:
+    """On no links: whoever is asked says who else is on them."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.use = SimpleNamespace(links=())
+
+
+class Lone:
+    """A collective of one rank, for which the owner has the number of the collective."""
+
+    def __init__(self, plan: Any, start: int) -> None:
+        self.plan = plan
+        self.starts = {plan.number: start}
+        self.claim: Claim | None = cast(Claim, SimpleNamespace(alone=True, member=self))
+        self.claim.company = None
+        self.ends: list[int] = []
+
+    def key(self, rank: int) -> tuple[int, int]:
+        return rank, 0
+
+    def meet(self, company: Company) -> None:
+        assert self.claim is not None
+        self.claim.company = company
+
+    def follow(self) -> None:
+        self.ends.clear()
+
+    def settle(self, rank: int, end: int) -> None:
+        self.ends.append(end)
+
+    def release(self) -> None: ...
+
+
+class Links:
+    """Links on which all collectives meet; counts those that go over the network after all."""
+
+    def __init__(self) -> None:
+        self.claims: list[Claim] = []
+        self.repeated = 0
+
+    def on(self, _: Iterable[int]) -> list[Claim]:
+        return self.claims
+
+    def share(self, _: Claim, *, begun: bool) -> None:
+        assert begun
+        self.repeated += 1
+
+
+@pytest.mark.parametrize("newest", ["short", "long"])
+@pytest.mark.parametrize("second", [True, False])
+def test_of_recordings_that_begin_alike_the_one_that_fits_is_followed(
+    newest: str, second: bool
+) -> None:
+    """At the beginning nobody knows whether more will come, or what else comes at that instant."""
+    plans = [Plan(number) for number in range(3)]
+    starts = {(0, 0): (0, 0, 0), (1, 1): (50, 1, 0), (2, 2): (50, 2, 0)}
+    order = tuple((time, who) for who, (time, _, _) in starts.items())
+    long = Recording(tuple(plans), starts, order, ((50, 0, 0, 90), (50, 1, 1, 70), (50, 2, 2, 80)))
+    short = Recording((plans[0],), {(0, 0): (0, 0, 0)}, order[:1], ((60, 0, 0, 60),))
+    kept = {(plans[0], 0): (short, long) if newest == "short" else (long, short)}
+    loop, links = EventLoop(), Links()
+    companies = Companies(loop, cast(Claims, links), cast(Any, kept), shadow=False)
+
+    def come(number: int) -> Lone:
+        member = Lone(plans[number], loop.now)
+        links.claims += [member.claim] if member.claim else []
+        companies.of(member)
+        return member
+
+    members = [come(0)]
+    for number in (1, 2) if second else ():
+        loop.at(50, loop.owner(number), lambda number=number: members.append(come(number)))
+    loop.run()
+    assert links.repeated == 0
+    assert [member.ends for member in members] == ([[90], [70], [80]] if second else [[60]])

@@ -44,6 +44,7 @@ def _step(kernbench: Kernbench, collapse: Collapse, ranks: int, *flags: str) -> 
     [
         (16, ("--layers", "3", "--tp", "8", "--pp", "2", "--microbatches", "2"), 2),
         (16, ("--layers", "1", "--tp", "8", "--cp", "2", "--microbatches", "1"), 1),
+        (16, ("--layers", "2", "--pp", "2", "--virtual", "2", "--microbatches", "2"), 2),
         pytest.param(
             16,
             ("--model", "deepseek-v3", "--layers", "4", "--tp", "1", "--ep", "8"),
@@ -51,7 +52,7 @@ def _step(kernbench: Kernbench, collapse: Collapse, ranks: int, *flags: str) -> 
             marks=pytest.mark.slow,
         ),
     ],
-    ids=["stages", "sequences", "experts"],
+    ids=["stages", "sequences", "chunks", "experts"],
 )
 def test_one_rank_of_each_stage_stands_for_all(
     kernbench: Kernbench, ranks: int, flags: tuple[str, ...], classes: int
@@ -76,6 +77,15 @@ def test_one_rank_of_each_stage_stands_for_all(
             "--layers 5 --pp 4",
             "--pp 4: 5 layers, of which each stage has one or more; the embedding and the output "
             "count as one each",
+        ),
+        (
+            "--layers 5 --pp 2 --virtual 4",
+            "--virtual 4: --pp 2 stages with so many chunks: expected several stages, and at most "
+            "7 chunks: 5 layers, the embedding and the output",
+        ),
+        (
+            "--pp 2 --virtual 2 --microbatches 3",
+            "--microbatches 3: expected a multiple of --pp 2",
         ),
         (
             "--model deepseek-v3 --tp 2",

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 import triton._internal_testing as helpers
 
 MOST = 5
@@ -19,6 +20,9 @@ def pytest_configure() -> None:
     # A fork for CPUs asks this in its copy of the tests.
     if not hasattr(helpers, "is_cpu"):
         helpers.is_cpu = lambda: False
+    # Some load what nobody has written, and look at the code alone: M5 is an error here.
+    if "ZEROS" in os.environ:
+        torch.empty = torch.zeros
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
