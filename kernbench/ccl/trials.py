@@ -40,9 +40,6 @@ _LEVEL: Final = 1.25
 _DOUBTS: Final = 2 / 3, 1 / 2, 1 / 10
 """By which part a time may be wrong that comes from an estimate, from one size, from two sizes."""
 
-_ROUNDS: Final = 3
-"""Rounds of trials: those that may be the fastest get half of what is left, the last time all."""
-
 
 class Case(NamedTuple):
     """What is to be timed.
@@ -196,6 +193,8 @@ def timed(
 ) -> list[Trial]:
     """Times algorithms until a budget is spent; those that may be the fastest get more of it.
 
+    What is cheapest to learn comes first, so that none spends what the others need.
+
     Args:
         trials: The algorithms, those with the least estimates first.
         calls: The budget: most calls of the event loop.
@@ -211,13 +210,11 @@ def timed(
         some = [one for one in trials if not one.out and one.least <= best * margin(one.chosen)]
         if len(some) <= 1:
             return some
-        for one in sorted(some, key=lambda one: one.least):
-            if one.doubt:
-                size, price, allowed = one.upcoming(case, calls, len(trials))
-                if price <= left:
-                    break
-        else:
+        steps = [(one, *one.upcoming(case, calls, len(trials))) for one in some if one.doubt]
+        steps = [step for step in steps if step[2] <= left]
+        if not steps:
             return [one for one in some if not one.out]
+        one, size, _, allowed = min(steps, key=lambda step: (step[2], step[0].least))
         budget = Budget(min(allowed, left))
         given = budget.left
         others = min((each.most for each in some if each is not one), default=inf)

@@ -30,8 +30,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         cases[item.nodeid.partition("[")[0]].append(item)
     kept = {id(item) for group in cases.values() for item in _spread(group)}
+    if "ASKED" in os.environ:  # which cases there are depends on the device
+        asked = json.loads(Path(os.environ["ASKED"]).read_text())
+        kept = {id(item) for item in items if asked.get(_name(item.nodeid)) == "passed"}
     config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
     items[:] = [item for item in items if id(item) in kept]
+
+
+def _name(nodeid: str) -> str:
+    file, _, case = nodeid.partition("::")
+    return f"{Path(file).name}::{case}"
 
 
 def _spread(group: list[pytest.Item]) -> Iterator[pytest.Item]:
@@ -43,7 +51,7 @@ def _spread(group: list[pytest.Item]) -> Iterator[pytest.Item]:
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.when == "call" or report.outcome != "passed":
-        FOUND.setdefault(report.nodeid.rpartition("/")[2], report.outcome)
+        FOUND.setdefault(_name(report.nodeid), report.outcome)
 
 
 def pytest_sessionfinish() -> None:
