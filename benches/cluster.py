@@ -132,11 +132,13 @@ def _check(given: Flags, model: Published) -> None:
             "the embedding and the output count as one each"
         )
     if cut.virtual > 1:
-        if model.layers + 2 < cut.pp * cut.virtual or cut.pp == 1:
+        chunks = cut.pp * cut.virtual
+        if cut.pp == 1:
+            raise UsageError(f"cluster: --virtual {cut.virtual}: expected --pp 2 or more")
+        if chunks > model.layers + 2:
             raise UsageError(
-                f"cluster: --virtual {cut.virtual}: --pp {cut.pp} stages with so many chunks: "
-                f"expected several stages, and at most {model.layers + 2} chunks: {model.layers} "
-                "layers, the embedding and the output"
+                f"cluster: --pp {cut.pp} x --virtual {cut.virtual} = {chunks} chunks: expected at "
+                f"most {model.layers + 2}: {model.layers} layers, the embedding and the output"
             )
         multiple("--microbatches", given.microbatches, "--pp", cut.pp)
     if model.latent is not None and cut.tp > 1:

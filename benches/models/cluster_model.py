@@ -27,7 +27,7 @@ from kernbench.torch.utils.checkpoint import checkpoint
 
 @dataclass(frozen=True)
 class Cut:
-    """How ranks share a model: the number of ranks along each dimension.
+    """How ranks share a model: the number of ranks along each dimension, and chunks of stages.
 
     Attributes:
         tp: Share layers.

@@ -41,7 +41,8 @@ class Budget:
     """What may be spent on simulations.
 
     Attributes:
-        left: Calls of an event loop, or turns of ranks that are replayed without one.
+        left: Calls of an event loop, turns of ranks that are replayed without one, and flows whose
+            rates are found. What costs as much, or more, is given up.
     """
 
     left: int

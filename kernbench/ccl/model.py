@@ -90,8 +90,10 @@ class CollectiveModel:
         self.together: Final[Together] = self._counted if counted else kept.together
         self.prepare: Final = kept.prepare
         self.cycles: Final = Cycles(engine.network, shadow=engine.shadow)
+        # Where calls are counted, they must not depend on what has met before.
+        met = Table("ccl.companies") if counted else kept.companies
         self.companies: Final = company.Companies(
-            engine.loop, engine.network.claims, kept.companies, shadow=engine.shadow
+            engine.loop, engine.network.claims, met, shadow=engine.shadow
         )
 
     def _counted(self, prepared: ChannelPlan, skews: tuple[int, ...], trace: bool) -> Timing:

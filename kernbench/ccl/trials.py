@@ -6,7 +6,7 @@ the time of the computer, so a choice is the same in each run (ADR 0078).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import inf, sqrt
+from math import cbrt, inf
 from typing import Final, NamedTuple
 
 from kernbench.ccl.alone import (
@@ -28,8 +28,11 @@ _CALLS: Final = 3
 _FIRST: Final = 64
 """Part of the budget that the first size of a long collective is about to take: one of so many."""
 
-_OVER: Final = 8, 2
-"""How many times the expected calls the first size may take, and a later one, until given up."""
+_FIRST_OVER: Final = 8
+"""How many times the expected calls a trial may take until it is given up, if no size was timed."""
+
+_OVER: Final = 2
+"""The same, if one was."""
 
 _NEAR: Final = 4
 """Parts of the whole size, from which on the whole is the next one."""
@@ -70,7 +73,7 @@ class Trial:
         estimate: See `Estimator.estimate`.
         time: About how long it takes, in picoseconds: its estimate, until sizes tell more.
         doubt: By which part of it the time may be wrong; 0 if the whole size was timed.
-        out: Whether it takes longer than the fastest, or does not end.
+        out: Whether it takes longer than one that was timed, refuses the group, or does not end.
     """
 
     chosen: Chosen
@@ -136,16 +139,17 @@ class Trial:
             try:
                 count = self._messages(case, whole)
                 price = _CALLS * (len(case.sips) + count)
-                if price > calls // (2 * number):
-                    while price > calls // _FIRST and size > 1:
+                if price > calls // (2 * number) or whole in self._given_up:
+                    while size > 1 and price > calls // _FIRST:
                         price, size = price // 2, size // 2
-                    if 2 * self._messages(case, size) > count:  # no cheaper, and tells less
+                    cheaper = 2 * self._messages(case, size) <= count
+                    if not cheaper and whole not in self._given_up:  # a part tells less
                         size, price = whole, _CALLS * count
             except RefusedError:
                 self.out = True
                 return whole, calls + 1, 0
-            price = max(price, 2 * self._given_up.get(size, 0))
-            return size, price, _OVER[size in self._given_up] * price
+            price = max(price, 2 * self._given_up.get(size, 0), 1)
+            return size, price, _FIRST_OVER * price
         last = max(self._times)
         spent, size = self._calls[last], 2 * last
         if whole not in self._given_up and self._repeats(case, last):
@@ -153,7 +157,7 @@ class Trial:
         if _NEAR * last >= whole:
             size = whole
         price = max(spent * (size // last), 2 * self._given_up.get(size, 0))
-        return size, price, _OVER[1] * price
+        return size, price, _OVER * price
 
     def _repeats(self, case: Case, last: int) -> bool:
         """Returns whether repetitions of the whole size are likely to be skipped."""
@@ -171,21 +175,23 @@ class Trial:
     def _tell(self, case: Case, size: int) -> None:
         """Tells the time of the whole from the sizes so far.
 
-        There are two ways, which err for different reasons: the estimate of the whole is as wrong
-        as that of the size; and time is affine in the size once messages follow each other at one
-        pace. It is their mean, and the more they differ, the more it may be wrong.
+        There are three ways, which err for different reasons: the estimate of the whole is as wrong
+        as that of the size; it is wrong by as much time; and time is affine in the size once
+        messages follow each other at one pace. It is their mean, and any of them may be right.
         """
         time, half = self._times[size], self._times.get(size // 2)
         if size == case.nbytes:
             self.time, self.doubt = time, 0.0
             return
-        scaled = self.estimate * time / case.estimate(self.chosen, size)
+        estimate = case.estimate(self.chosen, size)
+        scaled = self.estimate * time / estimate
         self.time, self.doubt = scaled, _DOUBTS[1]
         if half is not None and half < time:
             affine = time + (time - half) * (case.nbytes - size) / (size // 2)
-            self.time = sqrt(scaled * affine)
-            near = min(scaled, affine) / self.time
-            self.doubt = max(_DOUBTS[2], 1 - near * (1 + near) / 2)
+            shifted = max(self.estimate + time - estimate, time)
+            ways = sorted((scaled, affine, shifted))
+            self.time = cbrt(ways[0] * ways[1] * ways[2])
+            self.doubt = max(_DOUBTS[2], 1 - ways[0] / self.time, ways[2] / self.time - 1)
 
 
 def timed(
@@ -196,7 +202,7 @@ def timed(
     What is cheapest to learn comes first, so that none spends what the others need.
 
     Args:
-        trials: The algorithms, those with the least estimates first.
+        trials: The algorithms.
         calls: The budget: most calls of the event loop.
         margin: Returns how much longer than the fastest an algorithm may take, as a ratio, to be of
             interest.
@@ -217,6 +223,7 @@ def timed(
         one, size, _, allowed = min(steps, key=lambda step: (step[2], step[0].least))
         budget = Budget(min(allowed, left))
         given = budget.left
-        others = min((each.most for each in some if each is not one), default=inf)
+        # An estimate may be too low by more than its doubt: only what was timed rules others out.
+        others = min((each.time for each in some if not each.doubt), default=inf)
         one.step(case, size, budget, others * margin(one.chosen))
         left -= given - budget.left

@@ -264,7 +264,11 @@ class Choices:
                 check_fits(larger, self._file[1], self._system)
             except ConfigError:
                 return None
-            if self._estimator.slot_limit(larger, operation, nbytes, tuple(sips)) is None:
+            try:
+                limit = self._estimator.slot_limit(larger, operation, nbytes, tuple(sips))
+            except RefusedError:
+                return None
+            if limit is None:
                 return 1 << bits
         return None
 

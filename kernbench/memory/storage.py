@@ -470,7 +470,10 @@ class View:
         self._array = array
 
     def gaps(self) -> Array | None:
-        """Returns True for each element that was never written; None if all were written."""
+        """Returns True for each element that was never written; None if all were written.
+
+        A buffer of which a view shows everything, and everything is written, is marked as written.
+        """
         unwritten = self.buffer.unwritten
         if unwritten is None or 0 in self.shape:
             return None

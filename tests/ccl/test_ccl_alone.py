@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from kernbench import caches
 from kernbench.ccl.alone import Budget, OverBudgetError, TooLongError, time_alone
 from kernbench.ccl.config import Chosen, choose, load_ccl, shipped_ccl_file
 from kernbench.ccl.estimate import Estimator
@@ -52,6 +53,42 @@ def test_every_way_to_time_ranks_spends_a_budget(
     operation = "broadcast" if name == "chain" else "all_reduce"
     with pytest.raises(OverBudgetError):
         time_alone(machine, chosen, operation, 8, MiB, budget=Budget(16))
+
+
+@pytest.mark.parametrize(
+    ("name", "operation"),
+    [("double_binary_tree", "all_reduce"), ("direct", "all_reduce"), ("pairwise", "all_to_all")],
+)
+def test_what_was_recorded_before_makes_nothing_cheaper(
+    topology: Callable[[str], Topology], name: str, operation: str
+) -> None:
+    """Their channels meet: else a choice would depend on what the process did before."""
+    machine = topology("sip8")
+    chosen = named(name, machine)
+    time_alone(machine, chosen, operation, 8, MiB)
+    left = []
+    for _ in range(2):
+        budget = Budget(1 << 20)
+        time_alone(machine, chosen, operation, 8, MiB, budget=budget)
+        left.append(budget.left)
+    assert left[0] == left[1]
+    caches.clear()
+    budget = Budget(1 << 20)
+    time_alone(machine, chosen, operation, 8, MiB, budget=budget)
+    assert budget.left == left[0] < 1 << 20
+
+
+@pytest.mark.parametrize("calls", [0, 1, 16, 63, 64, 1000])
+@pytest.mark.parametrize(("operation", "size"), [("broadcast", MiB), ("all_reduce", 64)])
+def test_a_budget_may_be_too_small_for_any_trial(
+    topology: Callable[[str], Topology], operation: str, size: int, calls: int
+) -> None:
+    machine, sips = topology("sip8"), tuple(range(8))
+    overrides = "defaults.algorithm=auto", f"choice.calls={calls}"
+    chosen = Choices(None, overrides, machine).choose(operation, size, sips)
+    if not calls:
+        estimated = Choices(None, (*overrides, "choice.ranks=0"), machine)
+        assert chosen.name == estimated.choose(operation, size, sips).name
 
 
 @pytest.mark.parametrize("operation", ["broadcast", "all_to_all", "gather"])

@@ -80,9 +80,10 @@ def test_one_rank_of_each_stage_stands_for_all(
         ),
         (
             "--layers 5 --pp 2 --virtual 4",
-            "--virtual 4: --pp 2 stages with so many chunks: expected several stages, and at most "
-            "7 chunks: 5 layers, the embedding and the output",
+            "--pp 2 x --virtual 4 = 8 chunks: expected at most 7: 5 layers, the embedding and the "
+            "output",
         ),
+        ("--virtual 2", "--virtual 2: expected --pp 2 or more"),
         (
             "--pp 2 --virtual 2 --microbatches 3",
             "--microbatches 3: expected a multiple of --pp 2",

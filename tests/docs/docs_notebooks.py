@@ -1,5 +1,6 @@
 """What the notebooks of `docs/notebooks` print; `python tests/docs/docs_notebooks.py` writes it."""
 
+import ast
 import contextlib
 import io
 import json
@@ -24,12 +25,11 @@ def shown_by(cell: dict[str, Any]) -> str:
     return "".join("".join(output["text"]) for output in cell["outputs"])
 
 
-def printed_by(document: dict[str, Any], folder: Path) -> list[str]:
-    """Returns what each cell of code prints, in order.
+def executed(document: dict[str, Any], folder: Path) -> list[str]:
+    """Returns what each cell of code prints, in order, and values that cells end with.
 
     Args:
-        document: The notebook. It is executed without Jupyter, whose kernel adds only values that
-            a cell ends with: the cells print all that they show.
+        document: The notebook, which is executed without Jupyter.
         folder: Where the notebook's files go.
     """
     names: dict[str, Any] = {"__name__": "__main__"}
@@ -37,11 +37,13 @@ def printed_by(document: dict[str, Any], folder: Path) -> list[str]:
     with contextlib.chdir(folder):
         for number, cell in enumerate(cells_of(document)):
             text = "".join(cell["source"])
-            name = f"<cell {number}>"
+            name = f"<cell {number} in {folder}>"
             linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
             told = io.StringIO()
+            *before, last = ast.parse(text, name).body
             with contextlib.redirect_stdout(told):
-                exec(compile(text, name, "exec"), names)
+                exec(compile(ast.Module(before, []), name, "exec"), names)
+                exec(compile(ast.Interactive([last]), name, "single"), names)
             printed.append(told.getvalue())
     return printed
 
@@ -52,7 +54,7 @@ def main() -> None:
     for path in NOTEBOOKS:
         document = json.loads(path.read_text(encoding="utf-8"))
         with tempfile.TemporaryDirectory() as folder:
-            printed = printed_by(document, Path(folder))
+            printed = executed(document, Path(folder))
         for cell, text in zip(cells_of(document), printed, strict=True):
             output = {"output_type": "stream", "name": "stdout", "text": text}
             cell["outputs"] = [output] if text else []

@@ -10,7 +10,7 @@ import pytest
 @pytest.mark.parametrize("path", docs_notebooks.NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_prints_what_it_shows(path: Path, tmp_path: Path) -> None:
     document = json.loads(path.read_text(encoding="utf-8"))
-    printed = docs_notebooks.printed_by(document, tmp_path)
+    printed = docs_notebooks.executed(document, tmp_path)
     assert printed == [docs_notebooks.shown_by(cell) for cell in docs_notebooks.cells_of(document)]
 
 
