@@ -72,7 +72,7 @@ def parse(argv: list[str]) -> Flags:
     add = flags.add_argument
     add("--model", choices=[*MODELS], default="llama3-70b", help="llama3-70b")
     add("--ranks", type=positive, metavar="N", help="of all stages; tp x cp x pp x dp")
-    add("--tp", type=positive, default=8, metavar="N", help="ranks that share layers: 8")
+    add("--tp", type=positive, metavar="N", help="ranks that share layers: 8, or 1 of deepseek-v3")
     add("--cp", type=positive, default=1, metavar="N", help="ranks that share sequences: 1")
     add("--ep", type=positive, default=1, metavar="N", help="ranks with different experts: 1")
     add("--pp", type=positive, default=1, metavar="N", help="stages: 1")
@@ -86,6 +86,7 @@ def parse(argv: list[str]) -> Flags:
     add("--recompute", choices=("none", "full"), default="none", help="none")
     found = flags.parse_args(argv)
     model = MODELS[found.model].cut(found.layers, found.sequence)
+    found.tp = found.tp or (8 if model.latent is None else 1)
     cut = Cut(found.tp, found.cp, found.ep, found.pp, _data_parallel(found), found.virtual)
     given = Flags(
         found.model,

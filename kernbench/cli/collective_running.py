@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Final
 
 from kernbench.ccl.alone import block_count, time_alone
-from kernbench.ccl.config import Chosen, choose, find_ccl_file, load_ccl
+from kernbench.ccl.config import Chosen, choose, find_ccl_file, load_ccl, shipped_ccl_file
 from kernbench.ccl.cut_bound import cut_bound
 from kernbench.ccl.files.blocks import Blocks
 from kernbench.ccl.files.load import load
@@ -227,15 +227,19 @@ def _spelt(text: str) -> str:
 
 def as_algorithm(file: Blocks, module: ModuleType, topology: Topology) -> Chosen:
     """Returns the file as an algorithm, over the queues of its protocol if the machine has them."""
-    path, system = find_ccl_file(), topology.machine.system
-    loaded = load_ccl(path)
-    algorithms = loaded.value.algorithms
-    fitting = [
-        name
-        for name in system.algorithms
-        if name in algorithms and algorithms[name].queue == _QUEUES[file.protocol]
-    ]
-    plain = [name for name, spec in algorithms.items() if spec.queue is None and not spec.file]
-    like = choose(loaded, path, (fitting or plain)[0], system)
+    system = topology.machine.system
+    for path in (find_ccl_file(), shipped_ccl_file()):
+        loaded = load_ccl(path)
+        algorithms = loaded.value.algorithms
+        fitting = [
+            name
+            for name in system.algorithms
+            if name in algorithms and algorithms[name].queue == _QUEUES[file.protocol]
+        ]
+        plain = [name for name, spec in algorithms.items() if spec.queue is None and not spec.file]
+        names = fitting or plain
+        if names:  # a file of the user's own may name files alone
+            break
+    like = choose(loaded, path, names[0], system)
     own = replace(like, module=module, scope=scope_of(module), tuning=None, inside=None)
     return replace(own, channels=1, links=1, rails=1)

@@ -71,7 +71,7 @@ class Command(TyperCommand):
             args: The words behind the command.
 
         Raises:
-            typer.BadParameter: If a word is an option of another command.
+            typer.BadParameter: If a word is an option of another command, or of no command.
         """
         try:
             return super().parse_args(ctx, args)
@@ -80,6 +80,12 @@ class Command(TyperCommand):
             flag = getattr(error, "option_name", "")
             own = any(flag in parameter.opts for parameter in self.params)  # without its value
             others = None if own else _elsewhere(flag)
+            name, near = ctx.info_name, getattr(error, "possibilities", None)
+            if others is None and flag and not own and not near and name in {"run", "sweep"}:
+                others = (
+                    f"kernbench {name} has no such option; those of the program come behind --: "
+                    f"kernbench {name} PROGRAM -- {flag} ..."
+                )
             if others is None:
                 raise
             raise typer.BadParameter(others, param_hint=flag) from None
@@ -93,7 +99,9 @@ def _elsewhere(flag: str) -> str | None:
     commands = dict.fromkeys(name for option in having for name in option.commands)
     names = " and ".join(f"kernbench {name}" for name in commands)
     why = next((option.why for option in having if option.why), "")
-    return f"only {names} has it" + (f": here {why}" if why else "")
+    return f"only {names} {'has' if len(commands) == 1 else 'have'} it" + (
+        f": here {why}" if why else ""
+    )
 
 
 def with_options(command: CommandName, function: Callable[..., None]) -> Callable[..., None]:

@@ -220,7 +220,8 @@ def _choices_of(line: Mapping[str, Any], rank: int, header: _Header, where: str)
         if outside.any():
             token = int(np.flatnonzero(outside.any(axis=1))[0])
             raise RoutingError(
-                f"{where}: token {token} chooses {chosen[token].tolist()} of {header.experts}"
+                f"{where}: token {token} chooses {chosen[token].tolist()}; expected experts 0 to "
+                f"{header.experts - 1}"
             )
         ordered = np.sort(chosen, axis=1)
         twice = (ordered[:, 1:] == ordered[:, :-1]).any(axis=1)

@@ -7,7 +7,7 @@ import warnings
 from contextlib import ExitStack
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -71,6 +71,13 @@ def pytest_report_header() -> str | None:
 
     notice = local_file_notice(way_out="kernbench.spawn(..., ccl=FILE)")
     return None if notice is None else f"kernbench: {notice}"
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Tells at the end what `-q` leaves out of the header."""
+    notice = pytest_report_header() if config.get_verbosity() < 0 else None
+    if notice is not None:
+        terminalreporter.write_line(notice)
 
 
 @pytest.hookimpl(tryfirst=True)

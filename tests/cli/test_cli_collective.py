@@ -142,3 +142,15 @@ def test_a_plan_is_checked_and_shown(tmp_path: Path) -> None:
     assert "race: " in text
     assert kernbench("check", right, "--slots", 2)[0] == 2
     assert kernbench("show", right)[1].splitlines()[1].split()[-2:] == ["copy", "copy"]
+
+
+def test_a_file_is_timed_beside_a_ccl_yaml_that_names_files_alone(
+    ring: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("ccl.yaml").write_text(
+        "defaults: {algorithm: mine}\nalgorithms:\n  mine: {file: ring.xml}\n"
+    )
+    code, text = kernbench("time", ring, "--topology", "h200x8", "-b", "64K", "-e", "64K")
+    assert code == 0
+    assert "all_reduce of 4 ranks on h200x8" in text

@@ -46,7 +46,10 @@ GOOD = [[0, 1], [1, 2], [2, 3]]
     ("line", "said"),
     [
         ({"experts": [[0, 1], [1, 1], [2, 3]]}, "r:2: token 1 chooses an expert twice: [1, 1]"),
-        ({"experts": [[0, 1], [1, 2], [2, 4]]}, "r:2: token 2 chooses [2, 4] of 4"),
+        (
+            {"experts": [[0, 1], [1, 2], [2, 4]]},
+            "r:2: token 2 chooses [2, 4]; expected experts 0 to 3",
+        ),
         ({"experts": GOOD[:2]}, "experts: expected whole numbers of shape [3, 2]"),
         ({"experts": [[0, 1], [1, 2], [2.5, 3]]}, "expected whole numbers of shape [3, 2]"),
         ({"experts": [0, 1, 1, 2, 2, 3]}, "expected whole numbers of shape [3, 2]"),

@@ -33,7 +33,10 @@ def test_a_ccl_yaml_of_the_working_directory_is_named(pytester: pytest.Pytester)
     file.write_text("")
     shown = pytester.runpytest_inprocess("-p", "no:cacheprovider").stdout
     names = "kernbench.spawn(..., ccl=FILE) names others"
-    shown.fnmatch_lines([f"kernbench: algorithms are those of {file}; {names}"])
+    said = f"kernbench: algorithms are those of {file}; {names}"
+    shown.fnmatch_lines([said])
+    quiet = pytester.runpytest_inprocess("-p", "no:cacheprovider", "-q").stdout
+    assert str(quiet).count(said) == str(shown).count(said) == 1
 
 
 def test_a_failing_worker_fails_the_test(pytester: pytest.Pytester) -> None:
