@@ -6,7 +6,7 @@ the time of the computer, so a choice is the same in each run (ADR 0078).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import cbrt, inf
+from math import inf, prod
 from typing import Final, NamedTuple
 
 from kernbench.ccl.alone import (
@@ -176,7 +176,7 @@ class Trial:
         """Tells the time of the whole from the sizes so far.
 
         There are three ways, which err for different reasons: the estimate of the whole is as wrong
-        as that of the size; it is wrong by as much time; and time is affine in the size once
+        as that of the size; it is wrong by as much time; and, from two sizes, time is affine once
         messages follow each other at one pace. It is their mean, and any of them may be right.
         """
         time, half = self._times[size], self._times.get(size // 2)
@@ -184,14 +184,13 @@ class Trial:
             self.time, self.doubt = time, 0.0
             return
         estimate = case.estimate(self.chosen, size)
-        scaled = self.estimate * time / estimate
-        self.time, self.doubt = scaled, _DOUBTS[1]
+        ways = [self.estimate * time / estimate, max(self.estimate + time - estimate, time)]
+        doubt = _DOUBTS[1]
         if half is not None and half < time:
-            affine = time + (time - half) * (case.nbytes - size) / (size // 2)
-            shifted = max(self.estimate + time - estimate, time)
-            ways = sorted((scaled, affine, shifted))
-            self.time = cbrt(ways[0] * ways[1] * ways[2])
-            self.doubt = max(_DOUBTS[2], 1 - ways[0] / self.time, ways[2] / self.time - 1)
+            ways.append(time + (time - half) * (case.nbytes - size) / (size // 2))
+            doubt = _DOUBTS[2]
+        self.time = prod(ways) ** (1 / len(ways))
+        self.doubt = max(doubt, 1 - min(ways) / self.time, max(ways) / self.time - 1)
 
 
 def timed(
