@@ -26,7 +26,7 @@ class Table(NamedTuple):
 
 
 QUICK: Final = (Table("experts.md", 0, "benches/moe.py --topology h200x8 --data off"),)
-SLOW: Final = (
+LONG: Final = (
     Table("experts.md", 1, "benches/moe.py --topology h200x8_x4_nodes --data off -- --ep 32"),
     Table(
         "clusters.md",
@@ -69,7 +69,7 @@ def printed(table: Table) -> str:
 
 def main() -> None:
     """Writes all tables."""
-    for table in (*QUICK, *SLOW):
+    for table in (*QUICK, *LONG):
         now = printed(table)
         _, begin, end = block_of(table)
         path = ROOT / "docs" / table.page
