@@ -133,30 +133,34 @@ class Trial:
             calls: The budget of all trials.
             number: Number of trials.
         """
-        whole = case.nbytes
-        if not self._times:
-            size, price = whole, 0
-            try:
-                count = self._messages(case, whole)
-                price = _CALLS * (len(case.sips) + count)
-                if price > calls // (2 * number) or whole in self._given_up:
-                    while size > 1 and price > calls // _FIRST:
-                        price, size = price // 2, size // 2
-                    cheaper = 2 * self._messages(case, size) <= count
-                    if not cheaper and whole not in self._given_up:  # a part tells less
-                        size, price = whole, _CALLS * count
-            except RefusedError:
-                self.out = True
-                return whole, calls + 1, 0
-            price = max(price, 2 * self._given_up.get(size, 0), 1)
-            return size, price, _FIRST_OVER * price
-        last = max(self._times)
+        try:
+            return self._next(case, calls) if self._times else self._begin(case, calls, number)
+        except RefusedError:
+            self.out = True
+            return case.nbytes, calls + 1, 0
+
+    def _begin(self, case: Case, calls: int, number: int) -> tuple[int, int, int]:
+        size = whole = case.nbytes
+        count = self._messages(case, whole)
+        price = _CALLS * (len(case.sips) + count)
+        if price > calls // (2 * number) or whole in self._given_up:
+            while size > 1 and price > calls // _FIRST:
+                price, size = price // 2, size // 2
+            cheaper = 2 * self._messages(case, size) <= count
+            if not cheaper and whole not in self._given_up:  # a part tells less
+                size, price = whole, _CALLS * count
+        price = max(price, 2 * self._given_up.get(size, 0), 1)
+        return size, price, _FIRST_OVER * price
+
+    def _next(self, case: Case, calls: int) -> tuple[int, int, int]:
+        last, whole = max(self._times), case.nbytes
         spent, size = self._calls[last], 2 * last
         if whole not in self._given_up and self._repeats(case, last):
             return whole, spent, calls // 3
         if _NEAR * last >= whole:
             size = whole
-        price = max(spent * (size // last), 2 * self._given_up.get(size, 0))
+        grown = self._messages(case, size) / max(1, self._messages(case, last))
+        price = max(int(spent * max(1.0, grown)), 2 * self._given_up.get(size, 0))
         return size, price, _OVER * price
 
     def _repeats(self, case: Case, last: int) -> bool:
