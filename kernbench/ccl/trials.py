@@ -64,6 +64,20 @@ class Case(NamedTuple):
     estimate: Callable[[Chosen, int], float]
 
 
+class Step(NamedTuple):
+    """What a trial would do next.
+
+    Attributes:
+        size: Bytes to time.
+        price: About how many calls it takes.
+        allowed: The most calls that it may take.
+    """
+
+    size: int
+    price: int
+    allowed: int
+
+
 @dataclass(eq=False)
 class Trial:
     """What is known of an algorithm.
@@ -126,8 +140,8 @@ class Trial:
         except (TooLongError, DeadlockError, RefusedError):
             self.out = True
 
-    def upcoming(self, case: Case, calls: int, number: int) -> tuple[int, int, int]:
-        """Returns the size to time next, about how many calls it takes, and the most it may take.
+    def upcoming(self, case: Case, calls: int, number: int) -> Step:
+        """Returns what is to be timed next.
 
         Args:
             calls: The budget of all trials.
@@ -137,9 +151,9 @@ class Trial:
             return self._next(case, calls) if self._times else self._begin(case, calls, number)
         except RefusedError:
             self.out = True
-            return case.nbytes, calls + 1, 0
+            return Step(case.nbytes, calls + 1, 0)
 
-    def _begin(self, case: Case, calls: int, number: int) -> tuple[int, int, int]:
+    def _begin(self, case: Case, calls: int, number: int) -> Step:
         size = whole = case.nbytes
         count = self._messages(case, whole)
         price = _CALLS * (len(case.sips) + count)
@@ -150,18 +164,18 @@ class Trial:
             if not cheaper and whole not in self._given_up:  # a part tells less
                 size, price = whole, _CALLS * count
         price = max(price, 2 * self._given_up.get(size, 0), 1)
-        return size, price, _FIRST_OVER * price
+        return Step(size, price, _FIRST_OVER * price)
 
-    def _next(self, case: Case, calls: int) -> tuple[int, int, int]:
+    def _next(self, case: Case, calls: int) -> Step:
         last, whole = max(self._times), case.nbytes
         spent, size = self._calls[last], 2 * last
         if whole not in self._given_up and self._repeats(case, last):
-            return whole, spent, calls // 3
+            return Step(whole, spent, calls // 3)
         if _NEAR * last >= whole:
             size = whole
         grown = self._messages(case, size) / max(1, self._messages(case, last))
         price = max(int(spent * max(1.0, grown)), 2 * self._given_up.get(size, 0))
-        return size, price, _OVER * price
+        return Step(size, price, _OVER * price)
 
     def _repeats(self, case: Case, last: int) -> bool:
         """Returns whether repetitions of the whole size are likely to be skipped."""
@@ -213,20 +227,23 @@ def timed(
     Returns:
         Those that may be chosen, with the times that are known then.
     """
-    left = calls
+    left, steps = calls, dict[Trial, Step]()
     while True:
         best = min((one.most for one in trials if not one.out), default=inf)
         some = [one for one in trials if not one.out and one.least <= best * margin(one.chosen)]
         if len(some) <= 1:
             return some
-        steps = [(one, *one.upcoming(case, calls, len(trials))) for one in some if one.doubt]
-        steps = [step for step in steps if step[2] <= left]
-        if not steps:
+        for one in some:
+            if one.doubt and one not in steps:
+                steps[one] = one.upcoming(case, calls, len(trials))
+        cheap = [one for one in some if one in steps and steps[one].price <= left]
+        if not cheap:
             return [one for one in some if not one.out]
-        one, size, _, allowed = min(steps, key=lambda step: (step[2], step[0].least))
-        budget = Budget(min(allowed, left))
+        one = min(cheap, key=lambda one: (steps[one].price, one.least))
+        step = steps.pop(one)
+        budget = Budget(min(step.allowed, left))
         given = budget.left
         # An estimate may be too low by more than its doubt: only what was timed rules others out.
         others = min((each.time for each in some if not each.doubt), default=inf)
-        one.step(case, size, budget, others * margin(one.chosen))
+        one.step(case, step.size, budget, others * margin(one.chosen))
         left -= given - budget.left

@@ -27,15 +27,13 @@ _Q: Final = (
     0.0000724789754526101208,
     2.59871479687604211e-7,
 )
-_BLOCK: Final = 1 << 13
-"""Elements that are computed at a time, so that intermediate results stay in the cache."""
-
 _FEW: Final = 16
 """Most slices of a group that are added up one after the other, for all groups at once."""
 
 _exact_erf: Final = np.frompyfunc(math.erf, 1, 1)
 
 
+@in_blocks
 def erf_values(x: Array) -> Array:
     """Returns the error function of float32 values to the last bit, of float64 values exactly.
 
@@ -43,16 +41,12 @@ def erf_values(x: Array) -> Array:
     """
     if x.dtype == np.float64:
         return np.asarray(_exact_erf(x)).astype(np.float64)
-    flat = x.reshape(-1)
-    result = np.empty(flat.shape, np.float32)
-    for low in range(0, flat.size, _BLOCK):
-        block = np.clip(flat[low : low + _BLOCK].astype(np.float64), -4.0, 4.0)
-        square = block * block
-        block *= _polynomial(_P, square)
-        block /= _polynomial(_Q, square)
-        result[low : low + _BLOCK] = block
+    result = np.clip(x.astype(np.float64), -4.0, 4.0)
+    square = result * result
+    result *= _polynomial(_P, square)
+    result /= _polynomial(_Q, square)
     # The fit may exceed 1 by less than half of the last bit, which rounds to 1.
-    return result.reshape(x.shape)
+    return result.astype(np.float32)
 
 
 def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:

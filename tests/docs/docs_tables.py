@@ -1,10 +1,10 @@
 """Tables of pages that one command prints; `python tests/docs/docs_tables.py` writes them anew."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from docs_readme import printed_by
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
@@ -17,7 +17,7 @@ class Table(NamedTuple):
     Attributes:
         page: Name of the page in `docs`.
         place: Which of the blocks without a language it is.
-        command: What follows `kernbench run`.
+        command: As a user writes it.
     """
 
     page: str
@@ -25,13 +25,19 @@ class Table(NamedTuple):
     command: str
 
 
-QUICK: Final = (Table("experts.md", 0, "benches/moe.py --topology h200x8 --data off"),)
+QUICK: Final = (
+    Table("experts.md", 0, "kernbench run benches/moe.py --topology h200x8 --data off"),
+)
 LONG: Final = (
-    Table("experts.md", 1, "benches/moe.py --topology h200x8_x4_nodes --data off -- --ep 32"),
+    Table(
+        "experts.md",
+        1,
+        "kernbench run benches/moe.py --topology h200x8_x4_nodes --data off -- --ep 32",
+    ),
     Table(
         "clusters.md",
         1,
-        "cluster --topology h200x8_x4_nodes --set system.sips.count=16384 --data off "
+        "kernbench run cluster --topology h200x8_x4_nodes --set system.sips.count=16384 --data off "
         "--collapse exact -- --model llama3-405b --ranks 16384 --tp 8 --pp 16 --virtual 8 "
         "--microbatches 16",
     ),
@@ -47,15 +53,8 @@ def block_of(table: Table) -> tuple[str, int, int]:
 
 def printed(table: Table) -> str:
     """Returns the lines of a table as the command prints them now."""
-    done = subprocess.run(
-        [sys.executable, "-m", "kernbench", "run", *table.command.split()],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
     rows = {}
-    for line in done.stdout.splitlines():
+    for line in printed_by(table.command):
         named = _ROW.match(line)
         if named is not None:
             rows[named.group(1)] = line
