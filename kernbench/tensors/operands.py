@@ -106,7 +106,7 @@ def _among(function: Function | type, noted: set[str]) -> bool:
     return module in noted or module.rpartition(".")[0] in noted
 
 
-def guard(names: dict[str, Any]) -> None:
+def guard(names: dict[str, Any], *, imported: bool = False) -> None:
     """Makes the functions of a module, public or in `__all__`, name arguments of a wrong kind.
 
     Functions that other rooms and the operators of tensors call directly stay as they are. Of a
@@ -114,6 +114,7 @@ def guard(names: dict[str, Any]) -> None:
 
     Args:
         names: The module's `globals()`; functions in it are replaced.
+        imported: Whether all that the module imports is public, too, as where names are passed on.
     """
     home, shown = names.get("__name__"), names.get("__all__", ())
     for name, value in list(names.items()):
@@ -121,7 +122,11 @@ def guard(names: dict[str, Any]) -> None:
             continue
         if isinstance(value, type):
             _guard_class(value)
-        elif isinstance(value, FunctionType) and (guarded := guarded_function(value)) is not value:
+            continue
+        if not isinstance(value, FunctionType):
+            continue
+        own = home is None or value.__module__ == home
+        if (own or imported or name in shown) and (guarded := guarded_function(value)) is not value:
             names[name] = guarded
             if home is not None and guarded.__module__ == value.__module__ != home:
                 # `pickle` finds the function by this name.

@@ -137,4 +137,4 @@ __all__ = [
 
 
 __getattr__ = _not_simulated("torch")
-_guard(globals())
+_guard(globals(), imported=True)

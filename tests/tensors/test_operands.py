@@ -69,8 +69,11 @@ def _cases() -> list[Any]:
     cases = []
     for face in FACES:
         place = face.__name__.removeprefix("kernbench.")
+        public = getattr(face, "__all__", vars(face))
         for name, function in sorted(vars(face).items()):
             if not isinstance(function, FunctionType) or name.startswith("_"):
+                continue
+            if name not in public:
                 continue
             for parameter in inspect.signature(function).parameters.values():
                 kind = _text(parameter.annotation)

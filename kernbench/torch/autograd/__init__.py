@@ -9,4 +9,4 @@ from kernbench.torch.autograd import function, graph
 __all__ = ["function", "graph"]
 
 __getattr__ = _not_simulated("torch.autograd")
-_guard(globals())
+_guard(globals(), imported=True)

@@ -17,4 +17,4 @@ from kernbench.torch.distributed import _functional_collectives, comm_debug, dev
 __all__ = ["_functional_collectives", "comm_debug", "device_mesh", "nn"]
 
 __getattr__ = _not_simulated("torch.distributed")
-_guard(globals())
+_guard(globals(), imported=True)

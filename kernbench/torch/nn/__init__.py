@@ -10,4 +10,4 @@ from kernbench.torch.nn import attention, functional, init, modules, parallel, u
 __all__ = ["attention", "functional", "init", "modules", "parallel", "utils"]
 
 __getattr__ = _not_simulated("torch.nn")
-_guard(globals())
+_guard(globals(), imported=True)

@@ -8,4 +8,4 @@ from kernbench.torch.optim import lr_scheduler
 __all__ = ["lr_scheduler"]
 
 __getattr__ = _not_simulated("torch.optim")
-_guard(globals())
+_guard(globals(), imported=True)
