@@ -8,7 +8,7 @@ from kernbench.memory.allocator import (
     NotedAllocator,
     OutOfMemoryError,
 )
-from kernbench.memory.computer import available_bytes
+from kernbench.memory.computer import available_bytes, keep_freed_pages
 from kernbench.memory.dtypes import DType
 from kernbench.memory.storage import (
     Array,
@@ -38,6 +38,7 @@ __all__ = [
     "View",
     "available_bytes",
     "contiguous_strides",
+    "keep_freed_pages",
     "never_written",
     "no_room",
 ]

@@ -1,5 +1,7 @@
-"""How much memory is left on the computer that simulates: a simulated machine may have more."""
+"""Memory of the computer that simulates: how much is left, and what it costs to get it anew."""
 
+import ctypes
+import functools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,6 +36,41 @@ def available_bytes(files: Path = _FILES) -> int | None:
     """
     left = [*_system(files), *_control_groups(files)]
     return max(0, min(left)) if left else physical_bytes()
+
+
+_TRIM_THRESHOLD: Final = -1
+_MMAP_THRESHOLD: Final = -3
+"""Parameters of glibc's `mallopt`, as its `malloc.h` numbers them."""
+
+_KEPT: Final = 1 << 28
+"""Bytes at the end of the heap that the process keeps for its next arrays."""
+
+_ON_THE_HEAP: Final = 1 << 26
+"""Bytes of an array from which it has pages of its own, which go back to the system with it."""
+
+_ENVIRONMENT: Final = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
+
+
+@functools.cache
+def keep_freed_pages() -> bool:
+    """Lets the process keep the pages of arrays that it frees, for the arrays that it makes next.
+
+    By itself glibc gives them back at once, and each operation that makes a result of 128 KiB or
+    more pays for new pages, which the system fills with zeros: about as much as for what it
+    computes (ADR 0079). It is asked once; a user who has set glibc's own variables is left alone.
+
+    Returns:
+        Whether it does; not with another C library.
+    """
+    if any(name in os.environ for name in _ENVIRONMENT):
+        return False
+    try:
+        process = ctypes.CDLL(None)
+        process.gnu_get_libc_version  # noqa: B018 - others take these numbers for something else
+        options = ((_MMAP_THRESHOLD, _ON_THE_HEAP), (_TRIM_THRESHOLD, _KEPT))
+        return all(process.mallopt(name, value) == 1 for name, value in options)
+    except (AttributeError, OSError, TypeError):
+        return False
 
 
 def _system(files: Path) -> Iterator[int]:

@@ -13,7 +13,7 @@ from kernbench.hw.library import libraries_of
 from kernbench.hw.network import Network
 from kernbench.hw.warmed import plain_of
 from kernbench.kernels.host_calls import NO_TIME, HostCalls, host_calls
-from kernbench.memory import UninitialisedReadError
+from kernbench.memory import UninitialisedReadError, keep_freed_pages
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.data_executor import DataExecutor, Effect
 from kernbench.sim_engine.dials import Detail, Fidelity
@@ -122,6 +122,8 @@ class GraphEngine:
         self.command_owners: Final = CommandOwners(self.loop)
         self.network: Final = Network(topology_obj, self.loop)
         self.op_log: Final = OpLog(record)
+        if enable_data:
+            keep_freed_pages()
         self.executor: Final = DataExecutor(enabled=enable_data)
         note = self.op_log.add_memory if record == "full" else None
         kinds = topology_obj.machine.system.kinds

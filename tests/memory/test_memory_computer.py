@@ -1,5 +1,9 @@
 """What is left on the computer that simulates, and tensors for which nothing is left."""
 
+import os
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -98,3 +102,45 @@ def test_many_tensors_for_which_there_is_no_room(
     assert "it takes 16 MiB; 1 MiB" in lines[2]
     assert "--data off" in lines[-1]
     assert len(kept) == STEP // (1 << 24) - 1
+
+
+# Pages that are kept
+
+_FAULTS = """
+import resource
+import sys
+
+import numpy as np
+
+from kernbench.run_spec import RunSpec
+from kernbench.runtime_api.context import RuntimeContext
+
+with RuntimeContext(RunSpec(data=sys.argv[1] == "data")):
+    def faults():
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        [np.ones(1 << 17, np.float32) for _ in range(8)]
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    faults()
+    print(min(faults() for _ in range(5)))
+"""
+
+
+def faults(kind: str, **environment: str) -> int:
+    """Returns how many pages 8 arrays of 512 KiB get from the system, after 8 of their size."""
+    done = subprocess.run(
+        [sys.executable, "-c", _FAULTS, kind],
+        env={name: value for name, value in os.environ.items() if "MALLOC" not in name}
+        | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="asks glibc")
+def test_a_run_with_data_keeps_the_pages_of_arrays() -> None:
+    assert faults("data") == 0
+    assert faults("off") > 100
+    assert faults("data", MALLOC_TRIM_THRESHOLD_="131072") > 100
