@@ -31,6 +31,7 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = {
         "DispatchKey.Autograd",
         "DispatchKey.AutocastCPU",
         "DispatchKey.AutocastCUDA",
+        "DispatchKey.CPU",
         "DispatchKey.CUDA",
         "DispatchKeySet",
         "_AutoDispatchBelowAutograd",
@@ -121,6 +122,7 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "torch._library.simple_registry": ("singleton.find",),
     "torch._subclasses.fake_tensor": ("FakeTensor",),
     "torch._ops": ("HigherOrderOperator", "OpOverload"),
+    "torch.library": ("_impls",),
     "torch.autograd.graph": ("_engine_run_backward",),
     "torch.distributed": (
         "Reducer._install_post_backward_futures",

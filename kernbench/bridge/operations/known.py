@@ -4,6 +4,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import torch
+from torch.library import _impls
 
 from kernbench.bridge.distributed.functional import collective
 from kernbench.bridge.operations.costs import FREE, cost_of
@@ -39,6 +40,9 @@ ONTO: Final = frozenset((torch.ops.aten.copy_.default, torch.ops.aten._foreach_c
 OF_FLOATS: Final = frozenset((torch.ops.aten.histc.default,))
 """Operations that CUDA has for integers, and a CPU has not."""
 
+_KERNELS: Final = ("CompositeExplicitAutograd", "CPU", "CUDA")
+"""For what a library registers what its operation does."""
+
 
 class Known:
     """What is known of an operation.
@@ -50,6 +54,7 @@ class Known:
         blank: Whether it makes a tensor without values.
         collective: What does it on a device if it is a functional collective.
         cost: What it is on a device.
+        defined: Whether a library defines it in Python, as by `torch.library.custom_op`.
         draws: Whether it draws random numbers.
         func: The operation.
         onto: Whether it copies into tensors that are there.
@@ -67,8 +72,9 @@ class Known:
     """
 
     __slots__ = (
-        *("blank", "collective", "cost", "draws", "durations", "func", "onto", "operands"),
-        *("plain", "reads", "repeats", "resizes", "run", "shards", "size", "sizes", "sparse"),
+        *("blank", "collective", "cost", "defined", "draws", "durations", "func"),
+        *("onto", "operands", "plain", "reads", "repeats", "resizes", "run"),
+        *("shards", "size", "sizes", "sparse"),
     )
 
     def __init__(self, func: Any, data: bool) -> None:
@@ -76,6 +82,9 @@ class Known:
         self.blank: Final = func._overloadpacket in _BLANK
         self.collective: Final = collective(func)
         self.cost: Final = cost_of(func)
+        self.defined: Final = not self.cost.known and any(
+            f"{func._name.replace('::', '/')}/{key}" in _impls for key in _KERNELS
+        )
         self.draws: Final = torch.Tag.nondeterministic_seeded in func.tags
         self.onto: Final = func in ONTO
         self.resizes: Final = Resizes(func)

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import torch
 from torch import get_default_dtype, is_grad_enabled
-from torch._C import _get_dispatch_mode
+from torch._C import DispatchKey, DispatchKeySet, _get_dispatch_mode
 from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -56,6 +56,7 @@ from kernbench.symmetric.visits import action_of, wrote
 
 _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
 _FAKE: Final = torch._C._TorchDispatchModeKey.FAKE
+_BACKENDS: Final = tuple(map(DispatchKeySet, (DispatchKey.CPU, DispatchKey.CUDA)))
 _COPY: Final = cost_of(torch.ops.aten.copy_.default)
 _UPLOAD: Final = Cost("copy", FREE.duration)
 
@@ -179,6 +180,9 @@ class TimeMode(TorchDispatchMode):
         if known.collective is not None and touched:
             with self:
                 return known.collective(rank, *args, **(kwargs or {}))
+        if known.defined:  # what the library's function calls are its kernels
+            with self:
+                return func.redispatch(_BACKENDS[touched], *args, **(kwargs or {}))
         carries = self._hazards.watch and self._hazards.look(
             known.operands, cost.name, args, kwargs
         )

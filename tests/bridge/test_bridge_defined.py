@@ -1,0 +1,99 @@
+"""Operations that libraries define in Python: their kernels are those of what they call."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+from bridge_devices import on_ranks
+
+from kernbench.ranks.spawn_errors import SpawnException
+
+torch: Any = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture
+def scaled() -> Any:
+    """Returns an operation `a * x + y`, with a gradient."""
+
+    def operation(x: Any, y: Any, a: float) -> Any:
+        out = a * x + y
+        seen.append((out.device.type, out.requires_grad))
+        return out
+
+    def setup(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.a = inputs[2]
+
+    seen: list[tuple[str, bool]] = []
+    schema = "(Tensor x, Tensor y, float a) -> Tensor"
+    defined = torch.library.custom_op("kbtest::scaled", operation, mutates_args=(), schema=schema)
+    defined.register_autograd(lambda ctx, grad: (ctx.a * grad, grad, None), setup_context=setup)
+    defined.seen = seen
+    return defined
+
+
+def test_its_body_runs_on_the_device_and_takes_the_time_of_its_kernels(scaled: Any) -> None:
+    def worker(_: int) -> Any:
+        x = torch.arange(4.0, device="cuda").requires_grad_()
+        y = torch.ones(4, device="cuda")
+        times = []
+        calls: list[Any] = [lambda: scaled(x, y, 2.0), lambda: 2.0 * x.detach() + y]
+        for call in calls:
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            call()  # the first call of an operation takes longer
+            begin.record()
+            out = call()
+            end.record()
+            torch.cuda.synchronize()
+            times.append(begin.elapsed_time(end))
+        loss = scaled(x, y, 3.0)
+        loss.sum().backward()
+        return out.tolist(), loss.device.type, x.grad.tolist(), times
+
+    ((out, where, grad, (defined, inline)),) = on_ranks(worker)
+    assert out == [1.0, 3.0, 5.0, 7.0]
+    assert (where, grad) == ("cuda", [3.0] * 4)
+    assert set(scaled.seen) == {("cuda", False)}
+    assert defined == pytest.approx(inline, rel=0.02)
+
+
+def test_it_needs_no_shapes_of_its_own_without_numbers(scaled: Any) -> None:
+    def worker(_: int) -> Any:
+        return tuple(
+            scaled(torch.ones(8, 3, device="cuda"), torch.ones(3, device="cuda"), 1.0).shape
+        )
+
+    assert on_ranks(worker, data=False) == [(8, 3)]
+
+
+@pytest.mark.parametrize("key", ["CUDA", "CompositeExplicitAutograd"])
+def test_functions_of_older_libraries_are_operations_of_the_device_too(key: str) -> None:
+    seen = []
+
+    def operation(x: Any) -> Any:
+        out = x * 2
+        seen.append(out.device.type)
+        return out
+
+    with torch.library._scoped_library("kbtest", "FRAGMENT") as library:
+        library.define(f"twice_{key}(Tensor x) -> Tensor")
+        library.impl(f"twice_{key}", operation, key)
+        twice = getattr(torch.ops.kbtest, f"twice_{key}")
+        assert on_ranks(lambda _: twice(torch.ones(2, device="cuda")).tolist()) == [[2.0, 2.0]]
+    assert seen == ["cuda"]
+
+
+def called(defined: Any, _: int) -> None:
+    defined(torch.ones(2, device="cuda"))
+
+
+def test_what_pytorch_refuses_is_refused() -> None:
+    schema = "(Tensor x) -> Tensor"
+    same = torch.library.custom_op("kbtest::same", lambda x: x, mutates_args=(), schema=schema)
+    cpu = torch.library.custom_op(
+        "kbtest::on_cpu", lambda x: x + 1, mutates_args=(), schema=schema, device_types="cpu"
+    )
+    for defined, text in ((same, "alias"), (cpu, "Could not run 'kbtest::on_cpu'.*'CUDA'")):
+        with pytest.raises(SpawnException, match=text):
+            on_ranks(partial(called, defined))
+    assert on_ranks(lambda _: cpu(torch.ones(2)).tolist()) == [[2.0, 2.0]]
