@@ -12,6 +12,7 @@ from kernbench.errors import not_simulated
 from kernbench.graphs.capture import capturing
 from kernbench.isolation.replaced import Patch
 from kernbench.operations import cuda as simulated
+from kernbench.process.sleeps import sleep
 from kernbench.runtime_api import refused_functions as refused
 from kernbench.runtime_api.nvtx_ranges import NVTX
 
@@ -193,6 +194,7 @@ FUNCTIONS: Final[dict[str, Any]] = {
     "_is_in_bad_fork": lambda: False,
     "is_bf16_supported": lambda including_emulation=True: True,
     "is_tf32_supported": lambda: True,
+    "_sleep": lambda cycles: sleep(this_rank().process, this_rank().sip, cycles),
     "cudart": _Runtime,
     "check_error": cuda_memory.nothing,
     "set_sync_debug_mode": set_sync_debug_mode,
