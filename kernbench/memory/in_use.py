@@ -51,7 +51,6 @@ def summary(memory: Allocator, title: str, *, abbreviated: bool) -> str:
     """Returns a table of the bytes in use of a memory with a capacity.
 
     Args:
-        memory: The memory.
         title: The first line.
         abbreviated: Whether the largest blocks are left out.
     """

@@ -269,7 +269,7 @@ class _Run:
         """Adds up the rank's part, and gives it to all, or reads those of all."""
         shot, many = self._shot, len(ranks)
         parts = [self._part(self._theirs(rank), here) for rank in ranks]
-        back = shot.out is shot.given
+        back = shot.kind.out == "back"
         self._move(parts[here], parts)
         for rank in ranks if back else ():
             if rank != here:

@@ -140,7 +140,8 @@ class SymmetricMemory(Handle):
         held = STORAGES.get(tensor.untyped_storage()._cdata)
         block = None if held is None else held.shared
         if block is None or block.sip != rank.sip:
-            if sys._getframe(2).f_globals["__name__"] == _MODULE:  # which takes None for an answer
+            # PyTorch's own functions take None for an answer.
+            if sys._getframe(2).f_globals.get("__name__") == _MODULE:
                 return None
             raise SymmetricMemoryError(
                 "rendezvous() of a tensor that is no symmetric memory of this rank",
