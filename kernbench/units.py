@@ -43,6 +43,8 @@ FLOP_RATE_UNITS: Final = {
     f"{p}FLOP/s": s for p, s in (("", 1), ("M", 10**6), ("G", 10**9), ("T", 10**12), ("P", 10**15))
 }
 
+FREQUENCY_UNITS: Final = {"Hz": 1, "kHz": 10**3, "MHz": 10**6, "GHz": 10**9}
+
 # ASCII and at most 40 digits: int() refuses very long texts, and no quantity needs more digits.
 _QUANTITY: Final = re.compile(
     r"([+-]?[0-9]{1,40}(?:\.[0-9]{1,40})?(?:[eE][+-]?[0-9]{1,2})?)\s*([A-Za-z][A-Za-z/]*)"
@@ -76,6 +78,12 @@ class Bandwidth(Rate):
 
 class FlopRate(Rate):
     """A `Rate` in floating-point (or elementwise) operations a second."""
+
+    __slots__ = ()
+
+
+class Frequency(Rate):
+    """A `Rate` in cycles a second."""
 
     __slots__ = ()
 
@@ -126,6 +134,15 @@ def parse_flop_rate(text: str) -> FlopRate:
         UnitError: If the text is no number with a unit of operations a second.
     """
     return FlopRate(_parse(text, FLOP_RATE_UNITS, "6.2 TFLOP/s"))
+
+
+def parse_frequency(text: str) -> Frequency:
+    """Returns the rate of a text such as `1.98 GHz`, rounded up.
+
+    Raises:
+        UnitError: If the text is no number with a unit of frequency.
+    """
+    return Frequency(_parse(text, FREQUENCY_UNITS, "1.98 GHz"))
 
 
 def format_time(ps: int) -> str:

@@ -12,17 +12,20 @@ from kernbench.units import (
     BANDWIDTH_UNITS,
     BYTE_UNITS,
     FLOP_RATE_UNITS,
+    FREQUENCY_UNITS,
     PS_PER_S,
     TIME_UNITS,
     Bandwidth,
     Bytes,
     FlopRate,
+    Frequency,
     Ps,
     Rate,
     Units,
     parse_bandwidth,
     parse_bytes,
     parse_flop_rate,
+    parse_frequency,
     parse_time,
 )
 
@@ -34,6 +37,7 @@ MAX_TIME: Final = 1000 * PS_PER_S
 MAX_BYTES: Final = 10**18
 MAX_BANDWIDTH: Final = 10**15
 MAX_FLOP_RATE: Final = 10**21
+MAX_FREQUENCY: Final = 10**12
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,5 +158,8 @@ QUANTITIES: Final[Mapping[object, Quantity]] = {
     ),
     FlopRate: Quantity(
         "a rate", "6.2 TFLOP/s", parse_flop_rate, FLOP_RATE_UNITS, Range(1, MAX_FLOP_RATE)
+    ),
+    Frequency: Quantity(
+        "a frequency", "1.98 GHz", parse_frequency, FREQUENCY_UNITS, Range(1, MAX_FREQUENCY)
     ),
 }

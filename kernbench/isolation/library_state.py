@@ -156,6 +156,7 @@ class LibraryState:
             for each in found:
                 if each.__name__.partition(".")[0] not in _NEVER:
                     self._watch(each)
+            self._watch_listed()  # before the rank goes on, and fills it
             self._watch_writes()
             self._written.absorb()
 

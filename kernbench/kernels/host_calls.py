@@ -25,7 +25,8 @@ Issue = Literal[
 
 `recorded` is an operation that autograd may record, or of a backward pass; `hosted` a collective or
 message between hosts; `batch` the first message of a batch, `batched` a later one, `joined` what
-waits for all of them; `graph` the launch of a CUDA graph, `replayed` a command of it.
+waits for all of them; `graph` the launch of a CUDA graph, `replayed` a command of it, or a later
+step of one call.
 """
 
 _ALONE: Final = 100

@@ -43,7 +43,6 @@ _GROUPS: Final = (
         _SENSORS,
     ),
     ("torch.cuda torch.cuda.memory", "list_gpu_processes", _SENSORS),
-    ("torch.cuda", "_sleep", "launch an operation that takes as long"),
     ("torch.cuda", "current_blas_handle current_solver_handle", ""),
     ("torch.cuda torch.cuda.green_contexts", "GreenContext", ""),
     (

@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 from kernbench.des import Event
+from kernbench.kernels.host_calls import Issue
 from kernbench.memory import View
 from kernbench.process.act import Entered, act
 from kernbench.process.process import Process
@@ -24,23 +25,38 @@ class Barriers(ProcessGroup):
         ranks: Global ranks.
         sips: Their devices.
         engine: What runs them.
+        launches: Whether each is a kernel; otherwise it is a step of one, which takes no launch.
     """
 
     advice = "every rank of the group calls the same barriers of a channel in the same order"
 
     def __init__(
-        self, name: str, ranks: Sequence[int], sips: Sequence[int], engine: GraphEngine
+        self,
+        name: str,
+        ranks: Sequence[int],
+        sips: Sequence[int],
+        engine: GraphEngine,
+        *,
+        launches: bool = True,
     ) -> None:
         super().__init__(name, ranks)
         self.sips = tuple(sips)
+        self._launches: Final = launches
         self._engine: Final = engine
 
     def _begin(self, title: str, number: int) -> Exchange:
         exchange = super()._begin(title, number)
-        exchange.joint = AtCall(_Together(self._engine, self.sips), len(self.ranks), lambda _: None)
+        together = _Together(self._engine, self.sips, launches=self._launches)
+        exchange.joint = AtCall(together, len(self.ranks), lambda _: None)
         return exchange
 
-    def enter_device(self, process: Process) -> Exchange:
+    def enter_device(
+        self,
+        process: Process,
+        name: str = "symm_mem::barrier",
+        *,
+        issue: Issue = "kernel",
+    ) -> Exchange:
         """Lets the current stream of a rank wait for those of all ranks.
 
         The host waits until all have called, which takes no simulated time: what ranks write before
@@ -48,13 +64,16 @@ class Barriers(ProcessGroup):
 
         Args:
             process: The rank that calls.
+            name: Name of the command.
+            issue: What the host calls.
         """
         sip = process.ctx.devices[process.rank]
         site, world = process.call_site(), world_of(process)
+        what = name.rpartition(":")[2]
         entered: list[Exchange] = []
 
         def enter() -> Entered:
-            call = Call(process.rank, "barrier", (), "barrier()", site, process.host.clock)
+            call = Call(process.rank, what, (), f"{what}()", site, process.host.clock)
             exchange = self.enter(call)
             if len(exchange.calls) == 1 and not world.exited.keys().isdisjoint(exchange.absent()):
                 world.review()
@@ -64,9 +83,7 @@ class Barriers(ProcessGroup):
             return Entered(action, exchange, {"group": self.name})
 
         stream = process.current_stream(sip)
-        command = act(
-            process, "symm_mem::barrier", "collective", stream, enter, site=site, issue="kernel"
-        )
+        command = act(process, name, "collective", stream, enter, site=site, issue=issue)
         (exchange,) = entered
         if self._engine.moves_at_call:
             joint = exchange.joint
@@ -98,6 +115,7 @@ class _Together:
     Args:
         engine: What runs it.
         sips: The devices, by place.
+        launches: As of `Barriers`.
 
     Attributes:
         arrived: Places whose stream has come.
@@ -105,10 +123,11 @@ class _Together:
 
     algorithm = ""
 
-    def __init__(self, engine: GraphEngine, sips: Sequence[int]) -> None:
+    def __init__(self, engine: GraphEngine, sips: Sequence[int], *, launches: bool) -> None:
         self.arrived: Final[set[int]] = set()
         self._engine: Final = engine
         self._sips: Final = sips
+        self._launches: Final = launches and engine.timed
         self._came: dict[int, tuple[Command, int]] = {}
 
     def join(
@@ -127,7 +146,7 @@ class _Together:
         engine = self._engine
         for here, (mine, begun) in sorted(self._came.items()):
             sip = self._sips[here]
-            launch = engine.devices[sip].library.sip.launch if engine.timed else 0
+            launch = engine.devices[sip].library.sip.launch if self._launches else 0
             peers = peers_of(engine, sip)
             ways = {there: latency(engine, self._sips[there], sip) for there in self._came}
             # It goes on when its own words are there and known to be, and it has those of others.

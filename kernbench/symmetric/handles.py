@@ -8,6 +8,31 @@ from kernbench.errors import call_site, not_simulated, site_fact
 from kernbench.process.process import Process
 from kernbench.symmetric.regions import Region, SymmetricMemoryError
 
+_MOST: Final = (1 << 32) - 1
+"""The largest word."""
+
+
+def check_words(words: Any, offset: int, value: int, count: int) -> None:
+    """Checks what a write of words to a tensor is given.
+
+    Args:
+        words: The tensor.
+        offset: The first word.
+        value: What is written.
+        count: How many words.
+
+    Raises:
+        SymmetricMemoryError: If they are not inside of it (M1), or are no words.
+    """
+    here = [site_fact(call_site()), f"the tensor is {list(words.shape)} {words.dtype}"]
+    if str(words.dtype) != "torch.uint32" or words.dim() != 1 or not words.is_contiguous():
+        raise SymmetricMemoryError("words are written to a flat tensor of torch.uint32", here)
+    if offset < 0 or count < 1 or offset + count > words.numel():
+        told = f"{count} words from word {offset} on are not inside of a tensor"
+        raise SymmetricMemoryError(told, here, code="M1")
+    if not 0 <= value <= _MOST:
+        raise SymmetricMemoryError(f"{value} is no word: those are 0 to {_MOST}", here)
+
 
 class Handle:
     """The blocks and signal pads of a group, as one rank reaches them.

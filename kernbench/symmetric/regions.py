@@ -94,7 +94,7 @@ class Region:
         self.parts: Final[dict[int, tuple[Part, Part]]] = {}
         self._taken = 0
         self.sips: Final = [process.ctx.devices[rank] for rank in group.ranks]
-        self._barriers: Final[dict[int, Barriers]] = {}
+        self._barriers: Final[dict[int | str, Barriers]] = {}
         self._signals: Final[dict[tuple[int, int, int], Signals]] = {}
 
     def take(self) -> list[tuple[Part, Part]]:
@@ -105,16 +105,19 @@ class Region:
             self.parts.clear()  # the memory is free again when handles and tensors are gone
         return found
 
-    def barriers(self, process: Process, channel: int) -> Barriers:
-        """Returns the barriers of a channel.
+    def barriers(self, process: Process, channel: int | str) -> Barriers:
+        """Returns the barriers of a channel, or those inside of kernels.
 
         Args:
             process: The rank that asks.
+            channel: Number of the channel, or name of the kernels.
         """
         found = self._barriers.get(channel)
         if found is None:
-            name = f"{self.name}, channel {channel}"
-            found = Barriers(name, self.group.ranks, self.sips, process.engine)
+            own = isinstance(channel, int)
+            name = f"{self.name}, channel {channel}" if own else f"{self.name}, {channel}"
+            ranks, engine = self.group.ranks, process.engine
+            found = Barriers(name, ranks, self.sips, engine, launches=own)
             self._barriers[channel] = world_of(process).groups[name] = found
         return found
 

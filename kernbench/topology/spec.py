@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Annotated, Any, Final, Literal, TypeVar
 
 from kernbench.config.schema import Changes, Names, Range
-from kernbench.units import Bandwidth, Bytes, FlopRate, Ps
+from kernbench.units import Bandwidth, Bytes, FlopRate, Frequency, Ps
 
 Latency = Annotated[Ps, Range(0, 10**12)]
 Count = Annotated[int, Range(1, 1 << 20)]
@@ -647,6 +647,8 @@ class SipSpec:
         collective_launch: Launch time of a collective's kernel, which also meets its peers.
             Default: measured on 8 H200, NCCL's protocol LL.
         event: Time that a stream takes to record an event with a time. Default: none.
+        clock: Clock of the PEs, as a kernel counts its cycles. No rate follows from it. Default:
+            not known.
         overlap: What collectives and messages and kernels of all PEs do to each other. Default:
             nothing.
         warm: What kernels of a CUDA graph find in the L2. Default: nothing.
@@ -661,6 +663,7 @@ class SipSpec:
     launch: Latency = Ps(1_400_000)
     collective_launch: Latency = Ps(9_600_000)
     event: Latency = Ps(0)
+    clock: Frequency | None = None
     overlap: OverlapSpec | None = None
     warm: WarmSpec | None = None
     peers: PeersSpec = PeersSpec()

@@ -31,8 +31,10 @@ def _symmetric(torch: Any, row: Row) -> Mapping[str, float]:
     meetings: Mapping[str, Call] = {"barrier": lambda: handle.barrier(0), "signal": signal}
     if what in meetings:
         call = meetings[what]
-    elif what == "fused_all_gather_matmul":
+    elif what.startswith("fused_"):
         call = _fused(torch, row, group.group_name)
+    elif hasattr(torch.ops.symm_mem, what):
+        call = _collective(torch, row, mine[: nbytes // 2], group.group_name)
     elif what in _POLLING:
         call = _polling(torch, row, handle)
     else:
@@ -41,11 +43,38 @@ def _symmetric(torch: Any, row: Row) -> Mapping[str, float]:
 
 
 def _fused(torch: Any, row: Row, group: str) -> Call:
-    """Returns PyTorch's product that gathers one of its factors as it goes on."""
+    """Returns PyTorch's product that gathers a factor, or scatters its result, as it goes on."""
     m, k, n = (int(row[name]) for name in ("m", "k", "n"))
-    ranks = int(row["ranks"])
+    ranks, ops = int(row["ranks"]), torch.ops.symm_mem
+    if row["what"] == "fused_matmul_reduce_scatter":
+        left, right = new(torch, m, k // ranks), new(torch, k // ranks, n)
+        return lambda: ops.fused_matmul_reduce_scatter(left, right, "sum", 0, group)
     given, factor = new(torch, m // ranks, k), new(torch, k, n // ranks)
-    return lambda: torch.ops.symm_mem.fused_all_gather_matmul(given, [factor], 0, group)
+    return lambda: ops.fused_all_gather_matmul(given, [factor], 0, group)
+
+
+def _collective(torch: Any, row: Row, mine: Any, group: str) -> Call:
+    """Returns a collective of `torch.ops.symm_mem`.
+
+    Args:
+        mine: A tensor in symmetric memory.
+    """
+    ops, wait = torch.ops.symm_mem, torch.ops._c10d_functional.wait_tensor
+    out, part = new(torch, mine.numel()), new(torch, mine.numel() // int(row["ranks"]))
+    calls: Mapping[str, Call] = {
+        "one_shot_all_reduce_out": lambda: ops.one_shot_all_reduce_out(mine, "sum", group, out),
+        "one_shot_all_reduce_copy_out": lambda: ops.one_shot_all_reduce_copy_out(
+            mine, out, "sum", group, out
+        ),
+        "two_shot_all_reduce_": lambda: ops.two_shot_all_reduce_(mine, "sum", group),
+        "two_shot_all_reduce_out": lambda: ops.two_shot_all_reduce_out(mine, "sum", group, out),
+        "reduce_scatter_out": lambda: ops.reduce_scatter_out(mine, group, False, part),
+        "_low_contention_all_gather": lambda: wait(ops._low_contention_all_gather(out, group)),
+        "_low_contention_reduce_scatter": lambda: wait(
+            ops._low_contention_reduce_scatter(out, "sum", group)
+        ),
+    }
+    return known(calls, row["what"], "what")
 
 
 def _reaching(torch: Any, row: Row, theirs: Any) -> Call:
@@ -92,7 +121,7 @@ def _needs(row: Row) -> tuple[str, ...]:
 
 TABLE: Final = Table(
     name="symmetric",
-    about="barriers, copies and kernels on symmetric memory of two devices",
+    about="barriers, copies, collectives and kernels on symmetric memory of two devices",
     columns={
         "what": WORD,
         **dict.fromkeys(("bytes", "programs", "m", "k", "n", "ranks"), COUNT),

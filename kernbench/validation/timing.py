@@ -7,8 +7,8 @@ from kernbench.calibration.lines import DTYPES, REPLAYS
 
 Call = Callable[[], object]
 
-_FLUSHES: Final = 4
-"""Times that the L2 is flushed before ranks meet: until then the host has issued a call."""
+_SPIN: Final = 4_000_000
+"""Cycles for which a device spins before ranks meet: until then the host has issued a call."""
 
 FLUSH_BYTES: Final = 256 << 20
 """What was written between calls, so that nothing of a call was left in the L2."""
@@ -81,7 +81,8 @@ def met_us(torch: Any, meet: Call, call: Call) -> float:
         call: What is timed; called three times before.
     """
     flush = new(torch, FLUSH_BYTES, dtype="int8")
-    return _between_events(torch, [flush.zero_] * _FLUSHES + [meet], call, 1, warm_up=3)
+    lead = [flush.zero_, lambda: torch.cuda._sleep(_SPIN), meet]
+    return _between_events(torch, lead, call, 1, warm_up=3)
 
 
 def behind_us(torch: Any, before: Call, call: Call, calls: int) -> float:

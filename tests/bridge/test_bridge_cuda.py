@@ -5,7 +5,7 @@ from operator import attrgetter
 from typing import Any
 
 import pytest
-from bridge_devices import machine, on_ranks
+from bridge_devices import in_main, machine, milliseconds, on_ranks
 
 from kernbench.errors import KernbenchError, UnsupportedError
 
@@ -88,6 +88,53 @@ def test_events_measure_simulated_time() -> None:
     assert (before, after, priority) == (False, True, -1)
     # 512 MiB of traffic at 4.8 TB/s, the peak of an H200, take 0.11 ms.
     assert 0.11 < milliseconds < 0.3
+
+
+def _slept(cycles: int) -> float:
+    return milliseconds(lambda: torch.cuda._sleep(cycles))
+
+
+@pytest.mark.parametrize("data", [True, False])
+def test_a_device_sleeps_for_cycles_of_its_clock(data: bool) -> None:
+    def worker() -> Any:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            torch.cuda._sleep(10**6)
+        with pytest.raises(TypeError, match="'float'"):
+            torch.cuda._sleep(1.5)
+        return [_slept(-1), _slept(10**6), milliseconds(graph.replay)]
+
+    none, slept, replayed = _one(worker, data=data)
+    assert none == pytest.approx(1.3e-3 + 4.2e-3)  # `launch` and `event` of h200x8
+    assert slept == replayed == pytest.approx(none + 10**6 / 1.98e9 * 1e3)
+
+
+def test_a_stream_that_sleeps_holds_up_no_other() -> None:
+    def worker() -> Any:
+        side, x = torch.cuda.Stream(), torch.empty(64 * MIB, device="cuda")
+
+        def both() -> None:
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                torch.cuda._sleep(10**7)
+            for _ in range(10):
+                x.zero_()
+            torch.cuda.current_stream().wait_stream(side)
+
+        return _slept(10**7), milliseconds(both)
+
+    alone, both = _one(worker)
+    assert both == alone
+
+
+def test_a_machine_without_a_clock_does_not_sleep() -> None:
+    with pytest.raises(
+        UnsupportedError, match=r"_sleep on sip8, whose file gives no clock, is"
+    ) as raised:
+        in_main(lambda: torch.cuda._sleep(100), "sip8")
+    assert "hint: give system.sip.clock, such as --set system.sip.clock='1.98 GHz'" in str(
+        raised.value
+    )
 
 
 def test_memory_is_that_of_the_simulated_device() -> None:

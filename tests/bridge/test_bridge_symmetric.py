@@ -1,5 +1,6 @@
 """Symmetric memory: `torch.distributed._symmetric_memory` on simulated devices."""
 
+import re
 from typing import Any
 
 import pytest
@@ -139,6 +140,163 @@ def test_a_fused_product_has_the_numbers_of_the_two_steps() -> None:
     assert on_ranks(work, 2) == [[rows, twice]] * 2
 
 
+FUSED: list[tuple[Any, ...]] = [
+    # A by B is divided among 3 ranks along a dimension, each of which is unlike the others.
+    ((6, 7), (7, 5), "sum", 0),
+    ((2, 9, 7), (7, 5), "avg", 1),
+    ((4, 7), (7, 6), "sum", 1),
+    ((3, 2, 7), (7, 5), "sum", 0),
+]
+
+
+@pytest.mark.parametrize(("left", "right", "op", "dim"), FUSED)
+def test_a_product_that_is_scattered_as_it_is_made_has_the_numbers_of_both_steps(
+    left: Any, right: Any, op: str, dim: int
+) -> None:
+    def work(rank: int) -> list[Any]:
+        begin(rank, 3)
+        torch.manual_seed(rank)
+        a, b = torch.randn(left, device="cuda"), torch.randn(right, device="cuda")
+        fused = torch.ops.symm_mem.fused_matmul_reduce_scatter(a, b, op, dim, "0")
+        return [fused.cpu(), (a @ b).cpu()]
+
+    found = on_ranks(work, 3)
+    whole = sum(made for _, made in found) / (3 if op == "avg" else 1)
+    for (fused, _), part in zip(found, whole.chunk(3, dim), strict=True):
+        torch.testing.assert_close(fused, part)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_collectives_of_copies_have_the_numbers_of_collectives(shared: bool) -> None:
+    def work(rank: int) -> list[Any]:
+        symmetric = begin(rank, 3)
+        torch.manual_seed(rank)
+        given = (symmetric.empty if shared else torch.empty)(6, 5, device="cuda")
+        if shared:
+            symmetric.rendezvous(given, dist.group.WORLD)
+        given.normal_()
+        wait, ops = torch.ops._c10d_functional.wait_tensor, torch.ops.symm_mem
+        gathered = wait(ops._low_contention_all_gather(given, "0"))
+        scattered = wait(ops._low_contention_reduce_scatter(given, "avg", "0"))
+        return [given.cpu(), gathered.cpu(), scattered.cpu()]
+
+    found = on_ranks(work, 3)
+    mean = sum(given for given, *_ in found) / 3
+    for (_, gathered, scattered), part in zip(found, mean.chunk(3), strict=True):
+        assert torch.equal(gathered, torch.cat([given for given, *_ in found]))
+        torch.testing.assert_close(scattered, part)
+
+
+def shots(symmetric: Any, rank: int, ranks: int, dtype: Any, shape: Any) -> dict[str, Any]:
+    """Calls each operation; returns what it has made, beside what the rank gave."""
+    torch.manual_seed(rank)
+    ops, given = torch.ops.symm_mem, torch.randn(shape, device="cuda").to(dtype)
+    block = symmetric.empty(given.numel() + 8, dtype=dtype, device="cuda")
+    mine, elsewhere = block[8:].view(shape), torch.empty_like(given)
+    mine.copy_(given)
+    made = {"given": given, "one_shot": ops.one_shot_all_reduce(mine, "sum", "0")}
+    made["one_shot_out"] = ops.one_shot_all_reduce_out(mine, "sum", "0", torch.empty_like(given))
+    mine.zero_()
+    made["copy"] = ops.one_shot_all_reduce_copy(mine, given, "sum", "0")
+    out = torch.empty_like(given)
+    made["copy_out"] = ops.one_shot_all_reduce_copy_out(mine, given, "sum", "0", out)
+    if ranks in (2, 4, 8):
+        made["two_shot_out"] = ops.two_shot_all_reduce_out(mine, "sum", "0", elsewhere)
+        mine.copy_(given)
+    made["two_shot"] = ops.two_shot_all_reduce_(mine, "sum", "0").clone()
+    return {name: one.cpu() for name, one in made.items()}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "dtype", "shape"),
+    [
+        (2, "bfloat16", (3, 10)),
+        (3, "bfloat16", (7, 2)),
+        (4, "float32", (37,)),  # the last ones have less to add up than the others
+        (4, "float32", (5,)),  # or nothing
+        (1, "float32", (3,)),
+    ],
+)
+def test_kernels_of_few_shots_add_up_in_the_order_of_ranks(
+    ranks: int, dtype: str, shape: Any
+) -> None:
+    kind = getattr(torch, dtype)
+    found = on_ranks(lambda rank: shots(begin(rank, ranks), rank, ranks, kind, shape), ranks)
+    total = found[0]["given"]
+    for other in found[1:]:
+        total = total + other["given"]  # rounded to the type after each, as on a GPU
+    for made in found:
+        for name, one in made.items():
+            assert name == "given" or torch.equal(one, total), name
+
+
+def test_each_rank_gets_its_part_of_a_sum() -> None:
+    def work(rank: int) -> list[Any]:
+        symmetric = begin(rank, 2)
+        flat = symmetric.empty(24, device="cuda")
+        rows = symmetric.empty(3, 16, device="cuda")
+        flat.copy_(torch.arange(24.0) + rank)
+        rows.copy_(torch.arange(48.0).view(3, 16) * (rank + 1))
+        scatter = torch.ops.symm_mem.reduce_scatter_out
+        part = scatter(flat, "0", False, torch.empty(12, device="cuda"))
+        columns = scatter(rows, "0", True, torch.empty(3, 8, device="cuda"))
+        return [part.cpu(), columns.cpu()]
+
+    for rank, (part, columns) in enumerate(on_ranks(work, 2)):
+        assert torch.equal(part, (2 * torch.arange(24.0) + 1).chunk(2)[rank])
+        assert torch.equal(columns, (3 * torch.arange(48.0)).view(3, 16).chunk(2, 1)[rank])
+
+
+def timed(rank: int) -> list[float]:
+    symmetric, ops, size = begin(rank, 2), torch.ops.symm_mem, 1 << 20
+    mine = symmetric.empty(size, dtype=torch.bfloat16, device="cuda").fill_(1)
+    handle = symmetric.rendezvous(mine, dist.group.WORLD)
+    out, left = torch.ones_like(mine), torch.ones(256, 256, dtype=torch.bfloat16, device="cuda")
+    wait = torch.ops._c10d_functional.wait_tensor
+    found = []
+    for call in (
+        lambda: ops.one_shot_all_reduce_out(mine, "sum", "0", out),
+        lambda: ops.two_shot_all_reduce_(mine, "sum", "0"),
+        lambda: ops.two_shot_all_reduce_out(mine, "sum", "0", out),
+        lambda: ops.reduce_scatter_out(mine, "0", False, out[: size // 2]),
+        lambda: ops.memset32_(handle.get_signal_pad(1 - rank), 8, 1, 2),
+        lambda: wait(ops._low_contention_all_gather(mine, "0")),
+        lambda: wait(ops._low_contention_reduce_scatter(out, "sum", "0")),
+        lambda: ops.fused_matmul_reduce_scatter(left, left, "sum", 0, "0"),
+        lambda: ops.fused_all_gather_matmul(left, [left], 0, "0"),
+        lambda: (handle.put_signal(1 - rank), handle.wait_signal(1 - rank)),
+    ):
+        call()
+        handle.barrier()
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(2 * 10**6)  # the hosts get ahead
+        handle.barrier()
+        first.record()
+        call()
+        last.record()
+        handle.barrier()
+        torch.cuda.synchronize()
+        found.append(float(first.elapsed_time(last)))
+    return found
+
+
+def test_without_numbers_all_takes_as_long() -> None:
+    assert on_ranks(timed, 2, data=False) == on_ranks(timed, 2)
+
+
+def test_shots_take_the_turns_of_their_threads_or_the_link() -> None:
+    one, two, both, part, *_ = on_ranks(timed, 2)[0]
+    # 24 blocks of 512 threads load 16 bytes each from both, and wait for the way there and back.
+    turns = -(-(1 << 21) // (24 * 512 * 16)) * (612e-9 + 2 * HOP * 1e-12) * 1e3
+    assert one == pytest.approx(turns, abs=10e-3)
+    # In each direction one device reads half of the bytes, and the other one writes half; each half
+    # has the link for itself where ranks read a part, meet, and read the others.
+    link = (1 << 21) / LINK * 1e3
+    assert link < two < link + 10e-3
+    assert part > link / 2
+    assert both > 2 * (part - 5e-3)
+
+
 def test_a_signal_orders_two_streams_and_is_waited_for_once() -> None:
     def work(rank: int) -> float:
         symmetric = begin(rank, 2)
@@ -274,6 +432,35 @@ def test_a_rank_that_leaves_out_a_barrier_is_named() -> None:
     assert "handle.barrier(channel=3)" in text
 
 
+def test_a_rank_that_leaves_out_an_all_reduce_is_named_and_one_that_meddles_is_told() -> None:
+    def leaves_out(rank: int) -> None:
+        symmetric = begin(rank, 2)
+        mine = symmetric.empty(4, device="cuda").fill_(rank)
+        handle = symmetric.rendezvous(mine, dist.group.WORLD)
+        if rank:
+            handle.get_buffer(0, (4,), torch.float32).zero_()  # which rank 0 may have read already
+        else:
+            torch.ops.symm_mem.one_shot_all_reduce(mine, "sum", "0")
+
+    with pytest.raises(SpawnException) as raised:
+        on_ranks(leaves_out, 2)
+    text = str(raised.value)
+    assert "[C1] one_shot_all_reduce #1 of group symmetric memory 1 of group WORLD, " in text
+    assert "rank 0 waits for rank 1" in text
+
+    def meddles(rank: int) -> None:
+        symmetric = begin(rank, 2)
+        mine = symmetric.empty(4, device="cuda").fill_(rank)
+        handle = symmetric.rendezvous(mine, dist.group.WORLD)
+        torch.ops.symm_mem.one_shot_all_reduce(mine, "sum", "0")
+        mine.add_(1)  # which nobody reads any more
+        if rank:
+            handle.get_buffer(0, (4,), torch.float32).zero_()  # but which rank 0 writes
+
+    with pytest.raises(SpawnException, match=r"\[M10\] rank 0 wrote symmetric memory that rank 1"):
+        on_ranks(meddles, 2)
+
+
 def test_a_signal_that_nobody_gives_is_told() -> None:
     def work(rank: int) -> None:
         symmetric = begin(rank, 2)
@@ -311,7 +498,7 @@ def test_what_is_outside_or_not_simulated_is_refused_by_name() -> None:
             (UnsupportedError, lambda: symmetric.empty(4, device="cpu")),
             (
                 UnsupportedError,
-                lambda: torch.ops.symm_mem.fused_matmul_reduce_scatter(mine, mine, "sum", 0, "0"),
+                lambda: torch.ops.symm_mem.nvshmem_put(mine, 1),
             ),
             (UnsupportedError, lambda: torch.ops.symm_mem.multimem_all_reduce_(mine, "sum", "0")),
         ]
@@ -329,5 +516,54 @@ def test_what_is_outside_or_not_simulated_is_refused_by_name() -> None:
         assert told[2].startswith("rendezvous() of a tensor that is no symmetric memory")
         assert told[3].startswith("symmetric memory of NVSHMEM is not simulated")
         assert told[4].startswith("symmetric memory on cpu is not simulated")
-        assert told[5].startswith("torch.ops.symm_mem.fused_matmul_reduce_scatter is not simulated")
+        assert told[5].startswith("torch.ops.symm_mem.nvshmem_put is not simulated")
         assert told[6].startswith("torch.ops.symm_mem.multimem_all_reduce_ is not simulated")
+
+
+def test_what_pytorch_has_no_kernel_for_is_refused_with_what_it_expects() -> None:
+    def work(rank: int) -> list[str]:
+        symmetric, ops = begin(rank, 3), torch.ops.symm_mem
+        mine, half = symmetric.empty(32, device="cuda"), symmetric.empty(32, device="cuda").half()
+        pairs = symmetric.empty(32, dtype=torch.bfloat16, device="cuda")
+        handle = symmetric.rendezvous(mine, dist.group.WORLD)
+        symmetric.rendezvous(pairs, dist.group.WORLD)
+        pad = handle.get_signal_pad(rank)
+        assert ops.one_shot_all_reduce(mine[:0], "sum", "0").numel() == 0
+        calls: list[Any] = [
+            lambda: ops.one_shot_all_reduce(mine, "avg", "0"),
+            lambda: ops.one_shot_all_reduce(mine[::2], "sum", "0"),
+            lambda: ops.one_shot_all_reduce(pairs[1:4], "sum", "0"),
+            lambda: ops.one_shot_all_reduce_out(mine, "sum", "0", mine[:8]),
+            lambda: ops.one_shot_all_reduce_copy(mine, mine[:8], "sum", "0"),
+            lambda: ops.one_shot_all_reduce_out(mine, "sum", "0", half),
+            lambda: ops.two_shot_all_reduce_out(mine, "sum", "0", mine.clone()),
+            lambda: ops.reduce_scatter_out(mine.view(2, 16), "0", False, mine[:16]),
+            lambda: ops.one_shot_all_reduce_out(mine[:8], "sum", "0", mine[1:9]),
+            lambda: ops.memset32_(pad, pad.numel() - 1, 1, 2),
+            lambda: ops.memset32_(pad, 0, -1, 1),
+            lambda: ops.stream_write_value32_(mine, 0, 1),
+        ]
+        told = []
+        for call in calls:
+            with pytest.raises(SymmetricMemoryError) as raised:
+                call()
+            told.append(str(raised.value))
+        return told
+
+    kernel = "PyTorch has no kernel for these arguments"
+    for told in on_ranks(work, 3):
+        assert all(kernel in one and __file__ in one for one in told[:9])
+        assert [re.findall(r"expected (.*)", one)[0] for one in told[:9]] == [
+            "only sums",
+            "tensors without gaps",
+            "multiples of 4 bytes, from one on",
+            "a result of shape [32]",
+            "a result of shape [32]",
+            "one type, of torch.float32, torch.bfloat16",
+            "2, 4, 8 ranks",
+            "one dimension, or split_last_dim=True",
+            "multiples of 16 bytes, as in the memory",
+        ]
+        assert told[9].startswith("[M1] 2 words from word 2303 on are not inside of a tensor")
+        assert told[10].startswith("-1 is no word: those are 0 to 4294967295")
+        assert told[11].startswith("words are written to a flat tensor of torch.uint32")

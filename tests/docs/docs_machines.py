@@ -128,6 +128,7 @@ USERS: Final = {
         "launch": "every kernel",
         "collective_launch": "collectives whose queues have no `launch` of their own",
         "event": "events with `enable_timing`",
+        "clock": "`torch.cuda._sleep`",
         "overlap": "",
         "warm": "",
         "peers": "",

@@ -81,6 +81,26 @@ def test_state_that_a_package_lists_is_each_ranks_own() -> None:
     assert found == [{"all": 1}, {"all": 1}, {"all": 1, "by 0": 0}, {"all": 1}]
 
 
+def test_what_a_rank_writes_behind_an_import_is_its_own_before_another_begins() -> None:
+    module = ModuleType("kernbench_listed_later")
+    vars(module)["registry"] = {"all": 1}
+    libraries = LibraryState([f"{module.__name__}.registry"])
+    libraries.leave()
+    libraries.let_stand(0)
+    try:
+        with libraries.importing(module):
+            sys.modules[module.__name__] = module
+        vars(module)["registry"]["by 0"] = 0
+        libraries.leave()
+        libraries.let_stand(1)
+        assert vars(module)["registry"] == {"all": 1}
+        libraries.leave()
+        libraries.let_stand(0)
+        assert vars(module)["registry"] == {"all": 1, "by 0": 0}
+    finally:
+        del sys.modules[module.__name__]
+
+
 def test_what_processes_share_is_not_copied() -> None:
     class Shared:
         pass

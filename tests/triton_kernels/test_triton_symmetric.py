@@ -87,7 +87,7 @@ def by_a_kernel(theirs: Any, handle: Any) -> None:
 
 def by_a_stream(theirs: Any, handle: Any) -> None:
     theirs[:1].fill_(7)
-    handle.stream_write_value32(theirs, 2, 1)
+    handle.stream_write_value32(theirs.view(torch.uint32), 2, 1)
 
 
 @pytest.mark.parametrize("tell", [by_a_kernel, by_a_stream])

@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernbench import units
-from kernbench.units import Bandwidth, FlopRate, Rate, UnitError, Units
+from kernbench.units import Bandwidth, FlopRate, Frequency, Rate, UnitError, Units
 
 ROOMS = [
     (units.parse_time, units.TIME_UNITS),
     (units.parse_bytes, units.BYTE_UNITS),
     (units.parse_bandwidth, units.BANDWIDTH_UNITS),
     (units.parse_flop_rate, units.FLOP_RATE_UNITS),
+    (units.parse_frequency, units.FREQUENCY_UNITS),
 ]
 
 
@@ -37,6 +38,7 @@ def amount(value: int | Rate) -> int:
         (units.parse_bandwidth, "400 Gb/s", Bandwidth(50 * 10**9)),
         (units.parse_flop_rate, " 6.2 TFLOP/s ", FlopRate(6_200 * 10**9)),
         (units.parse_flop_rate, "1e-3 PFLOP/s", FlopRate(10**12)),
+        (units.parse_frequency, "1.98 GHz", Frequency(198 * 10**7)),
     ],
 )
 def test_a_text_becomes_an_exact_integer_rounded_up(

@@ -8,11 +8,12 @@ import torch
 from kernbench.bridge.base.here import HERE, this_rank
 from kernbench.bridge.cuda import cuda_devices, cuda_memory, randomness
 from kernbench.bridge.cuda.cuda_devices import check
-from kernbench.errors import not_simulated
 from kernbench.graphs.capture import capturing
 from kernbench.isolation.replaced import Patch
 from kernbench.operations import cuda as simulated
+from kernbench.process.sleeps import sleep
 from kernbench.runtime_api import refused_functions as refused
+from kernbench.runtime_api.cuda_runtime import Runtime, set_sync_debug_mode
 from kernbench.runtime_api.nvtx_ranges import NVTX
 
 _HIGHEST: Final = -5
@@ -145,36 +146,6 @@ class StreamContext:
             simulated.Stream.__exit__(self.stream, *error)
 
 
-class _Runtime:
-    """`torch.cuda.cudart()`: profilers may be started and stopped; nothing else is there."""
-
-    @staticmethod
-    def cudaProfilerStart() -> int:  # noqa: N802 - CUDA's name
-        """Does nothing: --trace records the whole run."""
-        return 0
-
-    @staticmethod
-    def cudaProfilerStop() -> int:  # noqa: N802 - CUDA's name
-        """Does nothing: --trace records the whole run."""
-        return 0
-
-    def __getattr__(self, name: str) -> Any:
-        raise not_simulated(f"torch.cuda.cudart().{name}", "use the functions of torch.cuda")
-
-
-def set_sync_debug_mode(debug_mode: int | str) -> None:
-    """Accepts the mode `default`, which reports nothing.
-
-    Raises:
-        UnsupportedError: For a mode that reports waits.
-    """
-    if debug_mode not in {0, "default"}:
-        raise not_simulated(
-            f"torch.cuda.set_sync_debug_mode({debug_mode!r})",
-            "--breakdown shows how long each rank waits for its device",
-        )
-
-
 FUNCTIONS: Final[dict[str, Any]] = {
     **cuda_devices.FUNCTIONS,
     **cuda_memory.FUNCTIONS,
@@ -193,7 +164,8 @@ FUNCTIONS: Final[dict[str, Any]] = {
     "_is_in_bad_fork": lambda: False,
     "is_bf16_supported": lambda including_emulation=True: True,
     "is_tf32_supported": lambda: True,
-    "cudart": _Runtime,
+    "_sleep": lambda cycles: sleep(this_rank().process, this_rank().sip, cycles),
+    "cudart": Runtime,
     "check_error": cuda_memory.nothing,
     "set_sync_debug_mode": set_sync_debug_mode,
     "get_sync_debug_mode": lambda: 0,

@@ -6,8 +6,8 @@ from typing import Any, Final
 from kernbench.bridge.base.here import this_rank
 from kernbench.bridge.cuda.cuda_devices import asked, check
 from kernbench.errors import not_simulated
+from kernbench.memory.in_use import nested, statistics, summary
 from kernbench.operations import cuda as simulated
-from kernbench.units import format_bytes
 
 
 def _read(name: str) -> Any:
@@ -32,48 +32,15 @@ def mem_get_info(device: Any = None) -> tuple[int, int]:
 
 def memory_stats(device: Any = None) -> dict[str, Any]:
     """Returns the bytes in use and their peak, under PyTorch's names."""
-    hbm, mine = this_rank().hbm, asked(device) == this_rank().sip
-    now, peak, blocks, made = (
-        (hbm.allocated, hbm.peak, len(hbm.live()), hbm.count) if mine else (0,) * 4
-    )
-    stats: dict[str, Any] = {}
-    for kind in ("active_bytes", "allocated_bytes", "requested_bytes", "reserved_bytes"):
-        stats[f"{kind}.all.current"], stats[f"{kind}.all.peak"] = now, peak
-    stats |= {"active.all.current": blocks, "allocation.all.current": blocks}
-    stats |= {"allocation.all.allocated": made, "allocation.all.freed": made - blocks}
-    # Nothing is cached, so nothing is lost between blocks, and no allocation is tried twice.
-    for kind in ("inactive_split_bytes", "inactive_split"):
-        stats[f"{kind}.all.current"] = stats[f"{kind}.all.peak"] = 0
-    return stats | {"num_ooms": 0, "num_alloc_retries": 0}
-
-
-def memory_stats_as_nested_dict(device: Any = None) -> dict[str, Any]:
-    """Returns what `memory_stats` does, as dictionaries in each other."""
-    nested: dict[str, Any] = {}
-    for name, value in memory_stats(device).items():
-        *outer, last = name.split(".")
-        inside = nested
-        for part in outer:
-            inside = inside.setdefault(part, {})
-        inside[last] = value
-    return nested
+    rank = this_rank()
+    return statistics(rank.hbm if asked(device) == rank.sip else None)
 
 
 def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
     """Returns a table of the bytes in use, and without `abbreviated` the largest tensors."""
     rank = check(device)
-    hbm = rank.process.engine.devices[rank.sip].hbm
-    assert hbm.capacity is not None
-    rows = [
-        f"memory of {rank.device} of {rank.process.name} (simulated)",
-        f"  in use   {format_bytes(hbm.allocated)} ({hbm.allocated} B) in {len(hbm.live())} blocks",
-        f"  peak     {format_bytes(hbm.peak)} ({hbm.peak} B)",
-        f"  free     {format_bytes(hbm.capacity - hbm.allocated)} of {format_bytes(hbm.capacity)}",
-    ]
-    if not abbreviated:
-        largest = sorted(hbm.live(), key=lambda block: (-block.nbytes, block.number))[:10]
-        rows += [f"  {format_bytes(block.nbytes):>10}  {block.label}" for block in largest]
-    return "\n".join(rows)
+    title = f"memory of {rank.device} of {rank.process.name} (simulated)"
+    return summary(rank.hbm, title, abbreviated=abbreviated)
 
 
 def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
@@ -113,7 +80,7 @@ FUNCTIONS: Final[dict[str, Any]] = {
     "reset_accumulated_memory_stats": nothing,
     "mem_get_info": mem_get_info,
     "memory_stats": memory_stats,
-    "memory_stats_as_nested_dict": memory_stats_as_nested_dict,
+    "memory_stats_as_nested_dict": lambda device=None: nested(memory_stats(device)),
     "memory_summary": memory_summary,
     "host_memory_stats": dict,
     "host_memory_stats_as_nested_dict": dict,

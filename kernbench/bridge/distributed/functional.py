@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as c10d
 
-from kernbench.bridge.base.here import Rank, this_rank
-from kernbench.bridge.distributed.symmetric import of_symmetric_memory
+from kernbench.bridge.base.here import Rank
+from kernbench.bridge.distributed.symmetric import begun, of_symmetric_memory
 
 _REDUCTIONS: Final = {
     name: getattr(dist.ReduceOp, name.upper())
@@ -36,18 +36,13 @@ def _reducing(name: str) -> Any:
     return SimpleNamespace(reduceOp=reduction, asyncOp=True)
 
 
-def _begun(out: torch.Tensor, work: Any) -> torch.Tensor:
-    this_rank().begun[out.untyped_storage()._cdata] = work
-    return out
-
-
 def _empty(given: torch.Tensor, rows: int, rank: Rank) -> torch.Tensor:
     return torch.empty((rows, *given.shape[1:]), dtype=given.dtype, device=rank.device)
 
 
 def _all_reduce_(rank: Rank, given: torch.Tensor, op: str, group: str) -> torch.Tensor:
     del rank
-    return _begun(given, _group(group).allreduce([given], _reducing(op)))
+    return begun(given, _group(group).allreduce([given], _reducing(op)))
 
 
 def _all_reduce(rank: Rank, given: torch.Tensor, op: str, group: str) -> torch.Tensor:
@@ -58,7 +53,7 @@ def _all_reduce(rank: Rank, given: torch.Tensor, op: str, group: str) -> torch.T
 def _broadcast_(rank: Rank, given: torch.Tensor, root: int, group: str) -> torch.Tensor:
     del rank
     options = SimpleNamespace(rootRank=root, asyncOp=True)
-    return _begun(given, _group(group).broadcast([given], options))
+    return begun(given, _group(group).broadcast([given], options))
 
 
 def _broadcast(rank: Rank, given: torch.Tensor, root: int, group: str) -> torch.Tensor:
@@ -70,7 +65,7 @@ def _all_gather(
 ) -> torch.Tensor:
     given = given.contiguous()
     out = _empty(given, given.shape[0] * size, rank) if out is None else out
-    return _begun(out, _group(group).all_gather_single(out, given))
+    return begun(out, _group(group).all_gather_single(out, given))
 
 
 def _reduce_scatter(
@@ -82,7 +77,7 @@ def _reduce_scatter(
             f"input tensor must be divisible by the group size: {given.shape[0]} rows, {size} ranks"
         )
     out = _empty(given, given.shape[0] // size, rank) if out is None else out
-    return _begun(out, _group(group).reduce_scatter_single(out, given, _reducing(op)))
+    return begun(out, _group(group).reduce_scatter_single(out, given, _reducing(op)))
 
 
 def _all_to_all(
@@ -91,7 +86,7 @@ def _all_to_all(
     given = given.contiguous()
     out = _empty(given, sum(to_take), rank)
     work = _group(group).all_to_all_single(out, given, list(to_take), list(to_give))
-    return _begun(out, work)
+    return begun(out, work)
 
 
 def _shard_dim_alltoall(

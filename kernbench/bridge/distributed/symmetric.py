@@ -1,7 +1,9 @@
 """`torch.distributed._symmetric_memory`: what stands for the C++ class of handles (ADR 0064)."""
 
 import importlib
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any, Final
 
@@ -16,9 +18,13 @@ from kernbench.distributed.barriers import meet
 from kernbench.errors import call_site, not_simulated, site_fact
 from kernbench.isolation.replaced import Patch, WhenImported
 from kernbench.process.process import Process
-from kernbench.symmetric.handles import Handle
+from kernbench.symmetric.handles import Handle, check_words
+from kernbench.symmetric.names import WRITES, WRITTEN_IN_PYTHON, way_out
 from kernbench.symmetric.regions import Block, Part, Region, SymmetricMemoryError, share
+from kernbench.symmetric.shots import KINDS, Shot, Used
 from kernbench.tensors.memory import SizedBlock
+
+_MODULE: Final = "torch.distributed._symmetric_memory"
 
 _UNWRITTEN: Final = 0xFF
 """Every byte of new memory: NaN as a number of any type, so who reads too early sees it."""
@@ -124,7 +130,7 @@ class SymmetricMemory(Handle):
             return whole.view(dtype).as_strided(size, stride)
 
     @staticmethod
-    def rendezvous(tensor: torch.Tensor, group_name: str | None = None) -> "SymmetricMemory":
+    def rendezvous(tensor: torch.Tensor, group_name: str | None = None) -> Any:
         """Shares the memory of a tensor with all ranks of a group, each of which calls it.
 
         Raises:
@@ -134,6 +140,9 @@ class SymmetricMemory(Handle):
         held = STORAGES.get(tensor.untyped_storage()._cdata)
         block = None if held is None else held.shared
         if block is None or block.sip != rank.sip:
+            # PyTorch's own functions take None for an answer.
+            if sys._getframe(2).f_globals.get("__name__") == _MODULE:
+                return None
             raise SymmetricMemoryError(
                 "rendezvous() of a tensor that is no symmetric memory of this rank",
                 [site_fact(call_site())],
@@ -159,8 +168,13 @@ class SymmetricMemory(Handle):
 
     @staticmethod
     def memset32(tensor: torch.Tensor, offset: int, val: int, count: int = 1) -> torch.Tensor:
-        """Writes a word `count` times, from a word of a tensor on."""
-        tensor.view(-1)[offset : offset + count].fill_(val)
+        """Writes a word `count` times, from a word of a tensor on.
+
+        Raises:
+            SymmetricMemoryError: If they are not inside of it (M1).
+        """
+        check_words(tensor, offset, val, count)
+        tensor[offset : offset + count].fill_(val)
         return tensor
 
     stream_write_value32 = memset32
@@ -173,33 +187,66 @@ def _ready(name: str) -> Rank:
     return rank
 
 
-_WRITTEN_IN_PYTHON: Final = ("fused_all_gather_matmul", "get_remote_tensors")
-"""Operations of `torch.ops.symm_mem` that PyTorch itself makes of handles, copies and products."""
-
-
 def of_symmetric_memory(name: str) -> Callable[..., Any]:
     """Returns what does an operation of `torch.ops.symm_mem`, by name."""
 
     def run(rank: Rank, *args: Any, **options: Any) -> Any:
-        del rank
-        if name not in _WRITTEN_IN_PYTHON:
-            raise not_simulated(
-                f"torch.ops.symm_mem.{name}",
-                "use get_buffer() and barrier() of the handle, or collectives of torch.distributed",
-            )
-        module = importlib.import_module("torch.distributed._symmetric_memory")
-        whole = f"_{name}" if hasattr(module, f"_{name}") else f"_{name}_default"
-        return getattr(module, whole)(*args, **options)
+        if name in KINDS:
+            return _shot(rank, Shot(name, *args))
+        if name in WRITES:
+            return SymmetricMemory.memset32(*args)
+        if name not in WRITTEN_IN_PYTHON:
+            raise not_simulated(f"torch.ops.symm_mem.{name}", way_out(name))
+        return getattr(importlib.import_module(_MODULE), WRITTEN_IN_PYTHON[name])(*args, **options)
 
     return run
+
+
+def _shot(rank: Rank, shot: Shot) -> torch.Tensor:
+    if shot.makes is not None:
+        shot.out = torch.empty_like(shot.makes)
+    handle = SymmetricMemory.rendezvous(shot.given, shot.group)
+    with unseen():
+        shot.run(rank.process, handle, partial(_add, rank))
+    out: torch.Tensor = shot.out
+    return out
+
+
+def _add(rank: Rank, name: str, into: torch.Tensor, parts: Sequence[torch.Tensor]) -> Used:
+    """See `shots.Add`."""
+    moves, written, hazards = [], [], rank.hazards
+
+    def compute(func: Any, *args: torch.Tensor) -> Any:
+        operands = rank.mode.known(func).operands
+        hazards.look(operands, name, args, {})
+        found = hazards.shared.take()
+        moves.extend(found[0])
+        written.extend(found[1])
+        if rank.races is None:
+            line = rank.process.default_stream(rank.sip)
+            operands.note_written(args, {}, line.count + 1)
+        return func(*args)
+
+    total = parts[0]
+    for part in parts[1:]:
+        total = compute(torch.ops.aten.add.Tensor, total, part)
+    compute(torch.ops.aten.copy_.default, into, total)
+    return moves, written
+
+
+def begun(out: torch.Tensor, work: Any) -> torch.Tensor:
+    """Notes the work that `wait_tensor` waits for; returns the tensor."""
+    this_rank().begun[out.untyped_storage()._cdata] = work
+    return out
 
 
 def patches() -> Iterator[Patch | WhenImported]:
     """Yields what stands for the class, and for where its memory comes from."""
     yield Patch(torch._C._distributed_c10d, "_SymmetricMemory", SymmetricMemory)
+    yield Patch(torch._C._distributed_c10d, "_register_work", begun)
     # Programs set it.
     yield Patch(SymmetricMemory, "signal_pad_size", SymmetricMemory.signal_pad_size)
-    yield WhenImported("torch.distributed._symmetric_memory", _of_module)
+    yield WhenImported(_MODULE, _of_module)
 
 
 def _of_module(module: ModuleType) -> Iterator[Patch]:
