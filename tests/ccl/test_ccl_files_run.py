@@ -107,7 +107,7 @@ def test_every_rank_ends_with_what_the_operation_says(name: str) -> None:
         for slot, n_slots in ((8, 2), (1 << 30, 2), (8, 5)):
             case = even(file.operation, file.ranks, size, slot=slot, n_slots=n_slots)
             given = draw(case)
-            fitted = program.fit(n_slots, slot // case.align, over_links=False)
+            fitted = program.fit(n_slots, slot // case.align, shared=False, linked=False)
             result = execute(fitted, case, given)
             for taken, wanted in zip(result.taken, expected(case, given), strict=True):
                 np.testing.assert_array_equal(taken, wanted)
@@ -287,9 +287,10 @@ def test_auto_goes_to_the_shipped_algorithms_where_no_file_serves(
         ("sip8", "two rings", 4),
         ("sip8", "all pairs", 1),  # most pairs of a ring of SIPs have no link of their own
         ("h200x8", "all pairs", 1),  # a port each
+        ("h200x8", "in turn", 4),  # ranks that idle in some rounds
     ],
 )
-def test_a_file_has_channels_for_links_that_are_its_messages_own(
+def test_a_file_has_channels_for_its_own_links_and_for_rounds_in_which_ranks_idle(
     tmp_path: Path, topology: Callable[[str], Topology], machine: str, name: str, channels: int
 ) -> None:
     chosen = named(tmp_path, EIGHT[name]())
@@ -328,6 +329,7 @@ def test_blocks_side_by_side_get_the_rate_of_all_links(
         ("mi300x8", "all to all", 60),
         ("sip8", "two rings", 64),
         ("sip8", "in turn", 32),  # repeated, in waves of several turns
+        ("h200x8", "in turn", 32),
     ],
 )
 def test_channels_over_links_compute_the_same_at_the_same_time_in_a_live_run(

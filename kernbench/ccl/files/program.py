@@ -27,6 +27,9 @@ class _Exchange(NamedTuple):
     span: int
 
 
+_PARTS = 4
+"""Parts of a full message that are still worth a message of their own."""
+
 _Matching = tuple[int, list[Transfer]]
 """A matching of one turn."""
 
@@ -45,27 +48,29 @@ class Program:
     One program of a rank stands for all of its blocks, and a kernel's blocks wait for each other
     only where the file says so. So what leaves in a round leaves before anything is waited for, as
     far as the slots reach. Where rounds are uneven, or transfers wait in slots while others go on,
-    the file is repeated for parts of chunks that are a message each, as a library's kernel repeats
-    it for parts of a buffer (`gridOffset` in msccl's `interpreter.h`). A block begins its next
-    repetition when it has ended one, so that blocks are in different ones: if rounds are uneven,
-    each round here goes together with the earlier rounds of the later repetitions.
+    the file is repeated for parts of chunks that are at most a message each, as a library's kernel
+    repeats it for parts of a buffer (`gridOffset` in msccl's `interpreter.h`). A block begins its
+    next repetition when it has ended one, so that blocks are in different ones: if rounds are
+    uneven, each round here goes together with the earlier rounds of the later repetitions.
 
     Attributes:
         lowered: The file as rounds.
         slots: Messages that may be under way between two ranks.
         units: How many times `n_elem` elements a message holds.
-        over_links: Whether channels share each chunk, and send over a link each: the file is then
-            repeated in any case, so that messages to all peers leave at once.
+        shared: Whether channels share each chunk: the file is then repeated in any case, so that
+            messages to all peers leave at once.
+        linked: Whether each pair of ranks that exchange messages has a link of its own.
     """
 
     lowered: Lowered
     slots: int = 1
     units: int = 1 << 30
-    over_links: bool = False
+    shared: bool = False
+    linked: bool = False
 
-    def fit(self, slots: int, units: int, *, over_links: bool) -> "Program":
+    def fit(self, slots: int, units: int, *, shared: bool, linked: bool) -> "Program":
         """Returns the algorithm for some queues; see the attributes."""
-        return replace(self, slots=slots, units=units, over_links=over_links)
+        return replace(self, slots=slots, units=units, shared=shared, linked=linked)
 
     def __call__(self, comm: Comm) -> None:
         """Exchanges what the file says.
@@ -81,16 +86,20 @@ class Program:
                 code="F12",
             )
         lowered, turns = self.lowered, 1
-        uneven = not lowered.buffered and lowered.uneven(links=self.over_links)
-        if lowered.buffered or uneven or self.over_links:
+        uneven = lowered.uneven(links=self.linked)
+        if lowered.buffered or uneven or self.shared:
             coarse = lowered.coarse
             turns = -(-comm.messages // coarse.parts)
-            if turns > 1 or self.over_links:
+            if uneven:
+                # The first and the last waves are half empty: they take no longer than the others.
+                most = _PARTS * (comm.messages // coarse.parts)
+                turns = max(turns, min(len(coarse.rounds), most))
+            if turns > 1 or self.shared:
                 lowered = coarse
         parts = lowered.parts * turns
         comm.cut(parts, lowered.scratch)
         # Parts of chunks in a row do not lie in a row, nor do shares.
-        apart = turns > 1 or self.over_links
+        apart = turns > 1 or self.shared
         for turn, one in self._of(lowered, comm, turns, overlap=uneven, apart=apart):
             for chunk in range(one.span if apart else 1):
                 comm.exchange(
@@ -119,13 +128,12 @@ class Program:
         def messages(span: int) -> int:
             return self._messages(comm.messages, lowered.parts * turns, span, apart=apart)
 
-        if overlap and not self.over_links and 2 * _most(rounds, messages) <= self.slots:
-            yield from _ahead(rounds, rank, turns, comm.world_size)
-            return
         for wave in _overlapping(rounds, turns) if overlap else _plain(rounds, turns):
             for turn, each in wave:
                 yield from ((turn, one) for one in _before(each, rank))
             matchings = [(turn, one) for turn, each in wave for one in each.matchings]
+            if self.linked and not overlap:
+                matchings = _peers_in_turn(matchings, comm.world_size)
             # They depend on nothing of each other: each channel begins with another, so that as
             # many as a rank sends to keep a link to each of these busy all the time.
             begin = comm.channel % max(len(matchings), 1)
@@ -193,49 +201,28 @@ def _plain(rounds: Sequence[Round], turns: int) -> Iterator[list[_Turn]]:
             yield [_Turn(turn, each)]
 
 
-def _overlapping(rounds: Sequence[Round], turns: int, by: int = 1) -> Iterator[list[_Turn]]:
-    """Yields what goes together: a round, and earlier rounds of later turns.
-
-    Args:
-        rounds: All of a turn.
-        turns: How many there are.
-        by: Waves between a round and the next one.
-    """
-    for wave in range(turns + by * (len(rounds) - 1)):
+def _overlapping(rounds: Sequence[Round], turns: int) -> Iterator[list[_Turn]]:
+    """Yields what goes together: a round, and earlier rounds of later turns."""
+    for wave in range(turns + len(rounds) - 1):
         yield [
-            _Turn(wave - by * number, each)
+            _Turn(wave - number, each)
             for number, each in enumerate(rounds)
-            if 0 <= wave - by * number < turns
+            if 0 <= wave - number < turns
         ]
 
 
-def _most(rounds: Sequence[Round], messages: Callable[[int], int]) -> int:
-    """Returns the most messages between two ranks in one turn."""
-    held: Counter[tuple[int, int]] = Counter()
-    for each in rounds:
-        for matching in each.matchings:
-            for one in matching:
-                held[one.sender, one.receiver] += messages(one.span)
-    return max(held.values(), default=0)
+def _peers_in_turn(matchings: Sequence[_Matching], ranks: int) -> list[_Matching]:
+    """Returns matchings with the first to each peer first, then the second to each, and so on.
 
-
-def _ahead(
-    rounds: Sequence[Round], rank: int, turns: int, ranks: int
-) -> Iterator[tuple[int, _Exchange]]:
-    """Yields exchanges in which what leaves is waited for when the next wave has left.
-
-    What a wave has for the next rank goes first, then that for the one after it, and so on, so that
-    ranks seldom send to the same one.
+    Slots are for messages to one peer: as many as have room leave over all links.
     """
-    under_way: list[tuple[int, Transfer]] = []
-    for wave in (*_overlapping(rounds, turns, 2), []):
-        for turn, each in wave:
-            yield from ((turn, one) for one in _before(each, rank))
-        pairs = [(turn, one) for turn, each in wave for m in each.matchings for one in m]
-        pairs.sort(key=lambda pair: (pair[1].receiver - pair[1].sender) % ranks)
-        yield from ((turn, _leaving(one)) for turn, one in pairs if one.sender == rank)
-        yield from ((turn, _arriving(one)) for turn, one in under_way if one.receiver == rank)
-        under_way = pairs
+    before: Counter[int] = Counter()
+    places = []
+    for place, (_, matching) in enumerate(matchings):
+        shift = (matching[0].receiver - matching[0].sender) % ranks
+        places.append((before[shift], shift, place))
+        before[shift] += 1
+    return [matchings[place] for _, _, place in sorted(places)]
 
 
 def _leaving(one: Transfer) -> _Exchange:
@@ -295,6 +282,7 @@ def _module(path: Path, _content: bytes, relaxed: bool) -> ModuleType:
     file = lowered.file
     program = Program(lowered)
     setattr(module, file.operation, program)
-    scope = Scope(file.ranks, *file.sizes, lowered.ways, lowered.pairs, program.fit)
+    uneven = lowered.uneven(links=False)
+    scope = Scope(file.ranks, *file.sizes, lowered.ways, lowered.pairs, uneven, program.fit)
     module.scope = scope  # type: ignore[attr-defined]
     return module

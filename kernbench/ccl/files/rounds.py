@@ -96,12 +96,16 @@ class Lowered:
         return replace(self, parts=self.parts // by, rounds=rounds)
 
     def uneven(self, *, links: bool) -> bool:
-        """Returns whether what is busiest in each round idles in others.
+        """Returns whether what is busiest in each round idles in others, and rounds may overlap.
+
+        They may not where transfers wait in slots: their messages would pass each other.
 
         Args:
             links: Whether each pair of ranks has a link of its own; else each rank has one in and
                 one out.
         """
+        if self.buffered:
+            return False
         total: Counter[tuple[int, int]] = Counter()
         longest = 0
         for each in self.rounds:
