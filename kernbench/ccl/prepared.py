@@ -269,7 +269,7 @@ class Prepared:
         n = len(self.shape.sips)
         for channel in self.channels:
             assert channel.plan is not None
-            parts, scratch = channel.plan.parts, channel.plan.scratch
+            parts, scratch, *_ = channel.plan.cuts
             chunks = (self.operation.count(n) + scratch) * parts
             kept = []
             for rank in range(n):

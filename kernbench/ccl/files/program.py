@@ -26,6 +26,11 @@ class _Exchange(NamedTuple):
     adds: bool
     span: int
 
+    @property
+    def chunks(self) -> tuple[int, int, int]:
+        """What is sent, what is received, and how many chunks."""
+        return self.send, self.receive, self.span
+
 
 _PARTS = 4
 """Parts of a full message that are still worth a message of their own."""
@@ -85,30 +90,27 @@ class Program:
                 hint="name another algorithm for this group",
                 code="F12",
             )
-        lowered, turns = self.lowered, 1
+        lowered, turns = self.lowered.coarse, 1
         uneven = lowered.uneven(links=self.linked)
         if lowered.buffered or uneven or self.shared:
-            coarse = lowered.coarse
-            turns = -(-comm.messages // coarse.parts)
-            if uneven:
-                # The first and the last waves are half empty: they take no longer than the others.
-                most = _PARTS * (comm.messages // coarse.parts)
-                turns = max(turns, min(len(coarse.rounds), most))
-            if turns > 1 or self.shared:
-                lowered = coarse
-        parts = lowered.parts * turns
-        comm.cut(parts, lowered.scratch)
-        # Parts of chunks in a row do not lie in a row, nor do shares.
+            turns = -(-comm.messages // lowered.parts)
+        if uneven:
+            # The first and the last waves are half empty: they take no longer than the others.
+            most = _PARTS * (comm.messages // lowered.parts)
+            turns = max(turns, min(len(lowered.rounds), most))
+        together = lowered.together
+        comm.cut(lowered.parts * turns, lowered.scratch, turns=turns, together=together)
+        # Parts of groups in a row do not lie in a row, nor do shares.
         apart = turns > 1 or self.shared
         for turn, one in self._of(lowered, comm, turns, overlap=uneven, apart=apart):
-            for chunk in range(one.span if apart else 1):
+            for send, receive, span in _in_groups(one, together) if apart else [one.chunks]:
                 comm.exchange(
-                    send=_part(one.send, chunk, turns, turn),
+                    send=_part(send, together, turns, turn),
                     to=one.to,
-                    receive=_part(one.receive, chunk, turns, turn),
+                    receive=_part(receive, together, turns, turn),
                     source=one.source,
                     combine="reduce" if one.adds else "copy",
-                    span=1 if apart else one.span,
+                    span=span,
                 )
 
     def _of(
@@ -121,12 +123,15 @@ class Program:
             comm: The collective.
             turns: How often the file is repeated.
             overlap: Whether rounds of different turns go together.
-            apart: Whether each chunk is a message, or several, of its own.
+            apart: Whether each group of chunks is a message, or several, of its own.
         """
         rank, rounds = comm.rank, lowered.rounds
 
+        parts, together = lowered.parts * turns, lowered.together
+
         def messages(span: int) -> int:
-            return self._messages(comm.messages, lowered.parts * turns, span, apart=apart)
+            groups, each = (span // together, together) if apart else (1, span)
+            return groups * self._messages(comm.messages, parts, together, each)
 
         for wave in _overlapping(rounds, turns) if overlap else _plain(rounds, turns):
             for turn, each in wave:
@@ -148,18 +153,18 @@ class Program:
             for turn, each in wave:
                 yield from ((turn, _leaving(one)) for one in each.sent if one.sender == rank)
 
-    def _messages(self, whole: int, parts: int, span: int, *, apart: bool) -> int:
+    def _messages(self, whole: int, parts: int, together: int, span: int) -> int:
         """Returns how many messages some chunks in a row take, at most.
 
         Args:
             whole: Full messages of the largest block.
             parts: Chunks of a block.
+            together: Chunks of a group, which is cut from a block before its chunks are.
             span: Chunks in a row.
-            apart: Whether each is sent by itself.
         """
         one = -(-whole // parts)
-        if span == 1 or apart:
-            return span * one
+        if span == 1 or (span == together and whole * span <= parts):
+            return one
         # Each chunk may be longer than its share by less than `n_elem` elements.
         rows = -(-(span * (whole * self.units + parts)) // (parts * self.units))
         return min(span * one, rows)
@@ -246,8 +251,24 @@ def _both(matching: list[Transfer], rank: int) -> Iterator[_Exchange]:
         yield _arriving(into)
 
 
-def _part(chunk: int, further: int, turns: int, turn: int) -> int:
-    return NOTHING if chunk == NOTHING else (chunk + further) * turns + turn
+def _in_groups(one: _Exchange, together: int) -> Iterator[tuple[int, int, int]]:
+    """Yields what an exchange sends, what it receives, and how many chunks, group by group."""
+    first, done = max(one.send, one.receive), 0  # one of them may be `NOTHING`
+    while done < one.span:
+        span = min(together - (first + done) % together, one.span - done)
+        send, receive = (
+            chunk if chunk == NOTHING else chunk + done for chunk in (one.send, one.receive)
+        )
+        yield send, receive, span
+        done += span
+
+
+def _part(chunk: int, together: int, turns: int, turn: int) -> int:
+    """Returns the number that a chunk has in a turn."""
+    if chunk == NOTHING:
+        return NOTHING
+    group, place = divmod(chunk, together)
+    return (group * turns + turn) * together + place
 
 
 def module_of(path: Path, *, relaxed: bool = False) -> ModuleType:

@@ -95,6 +95,20 @@ class Lowered:
         )
         return replace(self, parts=self.parts // by, rounds=rounds)
 
+    @cached_property
+    def together(self) -> int:
+        """Chunks of a group: those in a row that go from rank to rank together.
+
+        A chunk keeps its place in its group wherever it goes, so that it is as long there as where
+        it came from.
+        """
+        numbers: list[int] = []
+        for one in (one for each in self.rounds for one in each.touched):
+            numbers.append(one.source - one.target)
+            if isinstance(one, Transfer):
+                numbers += [one.source, one.span]
+        return gcd(self.parts, *numbers)
+
     def uneven(self, *, links: bool) -> bool:
         """Returns whether what is busiest in each round idles in others, and rounds may overlap.
 
