@@ -35,8 +35,8 @@ class CollectiveShape:
             it sends to each rank.
         dtype: Element type.
         root: Root inside the group; 0 for operations without a root.
-        one_walk: Whether the last walk stands for all, where they keep out of each other's way: to
-            choose an algorithm, about as long as all of them is enough.
+        one_walk: Whether the first walk, of which no other has more, stands for all, where they
+            keep out of each other's way: to choose an algorithm, its time is enough.
     """
 
     chosen: Chosen
@@ -103,9 +103,9 @@ class Prepared:
             shape.root,
             most_messages(largest, costs.together.piece, chosen.align),
         )
-        last = programs[-1]
-        if shape.one_walk and last.rails is not None and last.shares(last.plan) is not None:
-            programs = [last]
+        first = programs[0]
+        if shape.one_walk and first.rails is not None and first.shares(first.plan) is not None:
+            programs = [first]
         self._rows: dict[int, Rows | None] = {}
         self._runs: dict[tuple[int, int], list[tuple[range, slice]]] = {}
         self.channels: Final[list[ChannelPlan]] = []

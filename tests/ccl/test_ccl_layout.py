@@ -179,7 +179,10 @@ def test_a_cut_comes_first_and_once() -> None:
     def nothing(comm: Comm) -> None:
         comm.cut(0)
 
-    for algorithm in (late, twice, nothing):
+    def no_whole_groups(comm: Comm) -> None:
+        comm.cut(12, turns=2, together=4)
+
+    for algorithm in (late, twice, nothing, no_whole_groups):
         with pytest.raises(AlgorithmError, match="expected at least one part"):
             plan_of(algorithm, setting(2))
 

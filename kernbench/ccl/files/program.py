@@ -62,8 +62,8 @@ class Program:
         lowered: The file as rounds.
         slots: Messages that may be under way between two ranks.
         units: How many times `n_elem` elements a message holds.
-        shared: Whether channels share each chunk: the file is then repeated in any case, so that
-            messages to all peers leave at once.
+        shared: Whether channels share each chunk: the file is then repeated in any case if chunks
+            are longer than a message, so that messages to all peers leave at once.
         linked: Whether each pair of ranks that exchange messages has a link of its own.
     """
 
@@ -126,7 +126,6 @@ class Program:
             apart: Whether each group of chunks is a message, or several, of its own.
         """
         rank, rounds = comm.rank, lowered.rounds
-
         parts, together = lowered.parts * turns, lowered.together
 
         def messages(span: int) -> int:
