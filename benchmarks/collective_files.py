@@ -28,7 +28,7 @@ from kernbench.ccl.files.rounds import Lowered
 from kernbench.ccl.files.verdict import Verdict
 from kernbench.ccl.files.write import as_xml
 from kernbench.ccl.plan import Plan, Setting, plan_of
-from kernbench.ccl.programs import channels_of
+from kernbench.ccl.programs import linked
 from kernbench.cli.collective_running import as_algorithm
 from kernbench.errors import KernbenchError
 from kernbench.topology import load_topology
@@ -124,7 +124,8 @@ def time_all(folder: Path) -> None:
         for machine in MACHINES:
             topology = load_topology(machine).topology_obj
             mine = as_algorithm(file, module_of(name), topology)
-            links = channels_of(mine, topology, tuple(range(RANKS)))[0] > 1
+            assert mine.scope is not None
+            links = linked(mine.scope, topology, tuple(range(RANKS)))
             like = shipped_like(lower(file), verdict.chunks, links=links)
             theirs = replace(
                 choose(loaded, path, like, topology.machine.system), queue=mine.queue, inside=None

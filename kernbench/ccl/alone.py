@@ -59,6 +59,7 @@ def time_alone(
     most: int | None = None,
     budget: Budget | None = None,
     dtype: DType = dtypes.float32,
+    one_walk: bool = False,
 ) -> int:
     """Returns the picoseconds until the last rank has ended, without data.
 
@@ -71,6 +72,7 @@ def time_alone(
         most: When to give up, in picoseconds.
         budget: Pays for the simulation; None if nobody counts.
         dtype: Of the elements.
+        one_walk: See `CollectiveShape`.
 
     Raises:
         TooLongError: If it takes longer than `most`.
@@ -79,7 +81,7 @@ def time_alone(
     """
     what = OPERATIONS[operation]
     places = range(ranks) if sips is None else sips
-    shape = _shape_of(chosen, operation, tuple(places), nbytes, dtype)
+    shape = _shape_of(chosen, operation, tuple(places), nbytes, dtype, one_walk=one_walk)
     block = max(1, nbytes // dtype.itemsize // block_count(operation, ranks))
     engine = GraphEngine(topology, False)
     loop = engine.loop
@@ -126,12 +128,18 @@ def time_alone(
 
 
 def _shape_of(
-    chosen: Chosen, operation: str, sips: tuple[int, ...], nbytes: int, dtype: DType
+    chosen: Chosen,
+    operation: str,
+    sips: tuple[int, ...],
+    nbytes: int,
+    dtype: DType,
+    *,
+    one_walk: bool,
 ) -> CollectiveShape:
     count = block_count(operation, len(sips))
     row = (max(1, nbytes // dtype.itemsize // count),) * count
     sizes = (row,) * len(sips) if OPERATIONS[operation].blocks == "pairs" else row
-    return CollectiveShape(chosen, operation, sips, sizes, dtype)
+    return CollectiveShape(chosen, operation, sips, sizes, dtype, one_walk=one_walk)
 
 
 def messages_of(
@@ -142,7 +150,7 @@ def messages_of(
     nbytes: int,
     dtype: DType = dtypes.float32,
 ) -> int:
-    """Returns about how many messages of a collective are timed one by one.
+    """Returns about how many messages of a collective are timed one by one, of one walk.
 
     Ranks that can be timed at once on arrays are, with any number of messages.
 
@@ -159,7 +167,8 @@ def messages_of(
     known: set[int] = set()
     count = 0
     with refusals(chosen):
-        prepared = kept_of(topology).prepare(_shape_of(chosen, operation, sips, nbytes, dtype))
+        shape = _shape_of(chosen, operation, sips, nbytes, dtype, one_walk=True)
+        prepared = kept_of(topology).prepare(shape)
     for channel in prepared.channels:
         plan = channel.plan
         if plan is None:

@@ -11,7 +11,7 @@ from kernbench.ccl.company import Companies, Company
 from kernbench.ccl.costs import RankCosts, Span
 from kernbench.ccl.cycles import Cycles
 from kernbench.ccl.lanes import vectorised
-from kernbench.ccl.layout import Layout
+from kernbench.ccl.layout import Cuts, Layout
 from kernbench.ccl.live import LiveComm
 from kernbench.ccl.operations import Ints
 from kernbench.ccl.plan import Algorithm, Cutting, Plan, Setting
@@ -90,13 +90,13 @@ class ChannelPlan:
         formula = None if machine is None else self.program.formula
         if machine is None or formula is None:
             return None
-        return at_once(machine, formula, self.cut(formula.parts, formula.scratch), self.costs)
+        return at_once(machine, formula, self.cut(formula.cuts), self.costs)
 
     @cached_property
     def layout(self) -> Layout:
         """Cuts of the buffers that the plan uses."""
         assert self.plan is not None
-        return self.cut(self.plan.parts, self.plan.scratch)
+        return self.cut(self.plan.cuts)
 
     @cached_property
     def runs(self) -> Runs:
@@ -106,21 +106,15 @@ class ChannelPlan:
 
     def layout_of(self, cutting: Cutting) -> Layout:
         """Returns the cuts of the buffers that an algorithm asked for in a live run."""
-        return self.cut(cutting.parts, cutting.scratch)
+        return self.cut(cutting.cuts)
 
-    def cut(self, parts: int, scratch: int) -> Layout:
-        """Returns the cuts of the buffers.
-
-        Args:
-            parts: Chunks of a block.
-            scratch: Scratch blocks of each rank.
-        """
+    def cut(self, cuts: Cuts) -> Layout:
+        """Returns the cuts of the buffers."""
         setting = self.setting
         return Layout(
             self.blocks,
-            parts,
+            cuts,
             self.align,
-            scratch=scratch,
             channel=setting.channel,
             channels=setting.channels,
             of_chunks=setting.of_chunks,

@@ -2,11 +2,33 @@
 
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from kernbench.ccl.operations import Ints
+
+
+class Cuts(NamedTuple):
+    """How blocks are cut into chunks; see `Comm.cut`.
+
+    Attributes:
+        parts: Chunks of a block.
+        scratch: Scratch blocks of each rank.
+        turns: How often an algorithm is repeated for parts of chunks.
+        together: Chunks of a group.
+    """
+
+    parts: int
+    scratch: int = 0
+    turns: int = 1
+    together: int = 1
+
+    @property
+    def groups(self) -> int:
+        """Groups of a block; 0 if its chunks are no whole groups of all turns."""
+        groups, rest = divmod(self.parts, self.turns * self.together)
+        return 0 if rest else groups
 
 
 class Layout:
@@ -19,45 +41,50 @@ class Layout:
     Args:
         blocks: Elements of every block by rank, shape `[ranks, blocks]`; one row if all ranks have
             the same.
-        parts: Chunks of a block.
+        cuts: How the blocks are cut; scratch blocks are as large as the first block.
         align: Number of elements; chunks begin at multiples of it inside their block.
-        scratch: Number of scratch blocks, each as large as the first block.
         channels: Number of channels, and so of shares of a block.
-        of_chunks: Whether channels share each chunk of a block, and not the block: chunks are then
-            of the same elements with any number of channels, and chunks in a row do not lie in one.
+        of_chunks: Whether channels share what turns share, and not the block: elements are then in
+            the same chunk with any number of channels.
     """
 
     def __init__(
         self,
         blocks: Ints,
-        parts: int,
+        cuts: Cuts,
         align: int,
         *,
-        scratch: int = 0,
         channel: int = 0,
         channels: int = 1,
         of_chunks: bool = False,
     ) -> None:
-        blocks = np.concatenate([blocks, np.repeat(blocks[:, :1], scratch, axis=1)], axis=1)
-        self.parts: Final = parts
+        scratch = np.repeat(blocks[:, :1], cuts.scratch, axis=1)
+        blocks = np.concatenate([blocks, scratch], axis=1)
+        self.parts: Final = cuts.parts
         self._ends: Final = np.cumsum(blocks, axis=1)
         low, size = np.zeros_like(blocks), blocks
-        if not of_chunks:
-            low, size = _shared(blocks, channel, channels, align)
-        nominal = _aligned(size, parts, align)
-        steps = np.arange(parts + 1)
-        borders = np.minimum(nominal[..., None] * steps, size[..., None])
-        first = (self._ends - blocks + low)[..., None]
-        begins, sizes = first + borders[..., :-1], borders[..., 1:] - borders[..., :-1]
+        shares, numbers = cuts.turns, np.arange(cuts.turns)
         if of_chunks:
-            full = nominal[..., None]
-            nominal = _shared(full, channel, channels, align, full)[1][..., 0]
-            low, sizes = _shared(sizes, channel, channels, align, full)
-            begins = begins + low
+            shares, numbers = shares * channels, numbers * channels + channel
+        else:
+            low, size = _shared(blocks, channel, channels, align)
+        first = (self._ends - blocks + low)[..., None]
+        # From here on by rank, block, group, turn, and chunk of the group, with its end.
+        group = _aligned(size, cuts.groups, align)[..., None, None, None]
+        begin = group * np.arange(cuts.groups)[:, None, None]
+        chunk = _aligned(group, cuts.together, align) * np.arange(cuts.together + 1)
+        share = _aligned(group, shares, align)
+        window = np.minimum(share * numbers[:, None], group)
+        borders = np.clip(np.minimum(chunk, group), window, np.minimum(window + share, group))
+        # Of groups that are full, and of those that there are.
+        full = np.repeat(borders, cuts.groups, axis=2)
+        borders = np.minimum(begin + borders, size[..., None, None, None])
+        shape = *size.shape, cuts.parts
         rows = len(blocks)
+        begins = first + borders[..., :-1].reshape(shape)
         self.begins: Final[Ints] = begins.reshape(rows, -1)
-        self.sizes: Final[Ints] = sizes.reshape(rows, -1)
-        self._nominal: Final[Ints] = np.repeat(nominal, parts, axis=1)
+        self.sizes: Final[Ints] = np.diff(borders).reshape(rows, -1)
+        self._nominal: Final[Ints] = np.diff(full).reshape(rows, -1)
 
     @property
     def alike(self) -> bool:
@@ -172,16 +199,13 @@ def _aligned(sizes: Ints, parts: int, align: int) -> Ints:
     return aligned
 
 
-def _shared(
-    sizes: Ints, channel: int, channels: int, align: int, full: Ints | None = None
-) -> tuple[Ints, Ints]:
+def _shared(sizes: Ints, channel: int, channels: int, align: int) -> tuple[Ints, Ints]:
     """Returns where a channel's share of some elements begins in them, and how many it has.
 
     Args:
         sizes: Elements.
-        full: Elements of which shares are cut, if these are not always as many; None for `sizes`.
     """
-    share = _aligned(sizes if full is None else full, channels, align)
+    share = _aligned(sizes, channels, align)
     low = np.minimum(channel * share, sizes)
     return low, np.minimum((channel + 1) * share, sizes) - low
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-from kernbench.ccl.layout import Layout, turns
+from kernbench.ccl.layout import Cuts, Layout, turns
 from kernbench.ccl.plan import NOTHING, Combine, Cutting, Setting
 from kernbench.hw.queue import QueueSpec
 from kernbench.tl.program import Program
@@ -65,9 +65,9 @@ class LiveComm:
         """See `Comm`."""
         return self._make_buffer(self.layout)
 
-    def cut(self, parts: int, scratch: int = 0) -> None:
+    def cut(self, parts: int, scratch: int = 0, *, turns: int = 1, together: int = 1) -> None:
         """See `Comm`."""
-        self._cutting.cut(parts, scratch)
+        self._cutting.cut(Cuts(parts, scratch, turns, together))
 
     def exchange(
         self,

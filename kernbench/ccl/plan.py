@@ -23,6 +23,7 @@ import numpy as np
 
 from kernbench.caches import cached
 from kernbench.ccl.columns import Around, Column, Turns
+from kernbench.ccl.layout import Cuts
 from kernbench.ccl.operations import OPERATIONS, Ints
 from kernbench.errors import KernbenchError, call_site, site_fact
 
@@ -78,16 +79,22 @@ class Comm(Protocol):
         """The rank's buffer, for algorithms that use `tl`."""
         ...
 
-    def cut(self, parts: int, scratch: int = 0) -> None:
+    def cut(self, parts: int, scratch: int = 0, *, turns: int = 1, together: int = 1) -> None:
         """Sets the number of chunks of each block; before any exchange, at most once.
 
         Without a call, a single block is cut into as many chunks as there are ranks, and the blocks
         of other operations are one chunk each.
 
+        An algorithm that is repeated for parts of chunks says how often. Chunks in a row are then
+        a group, which turns share in order: a turn has what lies in its share of each chunk, which
+        may be nothing. Chunks of a group in a turn have numbers in a row, and lie in a row.
+
         Args:
-            parts: Chunks of a block.
+            parts: Chunks of a block, those of all turns.
             scratch: Number of scratch blocks behind the operation's blocks, each as large as the
                 first block.
+            turns: How often an algorithm is repeated for parts of chunks.
+            together: Chunks of a group.
         """
         ...
 
@@ -185,8 +192,7 @@ class Plan:
     """All exchanges of a collective; arrays have shape `[steps, ranks]`.
 
     Attributes:
-        parts: Chunks of a block.
-        scratch: Scratch blocks of each rank.
+        cuts: How the blocks are cut.
         send: First chunk that leaves, or `NOTHING`.
         to: Rank that gets the chunks that leave.
         receive: First chunk that arrives, or `NOTHING`.
@@ -197,8 +203,7 @@ class Plan:
             ranks: its peers are as many places further, and it sends where rank 0 does.
     """
 
-    parts: int
-    scratch: int
+    cuts: Cuts
     send: Ints
     to: Ints
     receive: Ints
@@ -206,6 +211,11 @@ class Plan:
     reduce: np.ndarray[Any, np.dtype[np.bool_]]
     span: Ints
     turned: bool = False
+
+    @property
+    def parts(self) -> int:
+        """Chunks of a block."""
+        return self.cuts.parts
 
     @property
     def world_size(self) -> int:
@@ -385,13 +395,11 @@ class Cutting:
     """How an algorithm cuts its blocks, and whether its exchanges fit the cuts.
 
     Attributes:
-        parts: Chunks of a block.
-        scratch: Scratch blocks of each rank.
+        cuts: How the blocks are cut.
     """
 
     def __init__(self, setting: Setting) -> None:
-        self.parts = setting.default_parts
-        self.scratch = 0
+        self.cuts = Cuts(setting.default_parts)
         self._setting: Final = setting
         self._blocks: Final = OPERATIONS[setting.operation].count(setting.world_size)
         self._used = False
@@ -399,28 +407,30 @@ class Cutting:
     @property
     def last_chunk(self) -> int:
         """The highest number of a chunk."""
-        return (self._blocks + self.scratch) * self.parts - 1
+        return (self._blocks + self.cuts.scratch) * self.cuts.parts - 1
 
     @property
     def dtype(self) -> Any:
         """The smallest type that holds every rank and every chunk: plans of rings are large."""
         return np.int16 if max(self.last_chunk, self._setting.world_size) < 1 << 15 else np.int32
 
-    def cut(self, parts: int, scratch: int) -> None:
+    def cut(self, cuts: Cuts) -> None:
         """See `Comm.cut`.
 
         Raises:
             AlgorithmError: If an exchange or a cut came before, or a number is no valid count.
         """
-        if self._used or parts < 1 or scratch < 0:
+        parts, scratch, turns, together = cuts
+        if self._used or min(parts, turns, together) < 1 or scratch < 0 or cuts.groups < 1:
             raise AlgorithmError(
-                f"cut(parts={parts}, scratch={scratch})",
+                f"cut(parts={parts}, scratch={scratch}, turns={turns}, together={together})",
                 [
                     site_fact(call_site()),
                     "expected at least one part, no negative scratch, and nothing before it",
+                    "expected at least one turn of at least one chunk, and parts for whole groups",
                 ],
             )
-        self.parts, self.scratch = int(parts), int(scratch)
+        self.cuts = Cuts(*map(int, cuts))
         self._used = True
 
     def check(self, send: Any, to: Any, receive: Any, source: Any, combine: str, span: Any) -> None:
@@ -439,10 +449,10 @@ class Cutting:
         """
         self._used = True
         last_chunk, last = self.last_chunk, self._setting.world_size - 1
-        # The usual valid case is checked first: rings of thousands have millions of exchanges.
+        # The usual valid cases are checked first: rings of thousands have millions of exchanges.
         if (
             isinstance(span, int)
-            and span == 1
+            and (span == 1 or (span > 1 and self._in_blocks(send, receive, span)))
             and _within(send, last_chunk, NOTHING)
             and _within(receive, last_chunk, NOTHING)
             and _within(to, last)
@@ -463,13 +473,21 @@ class Cutting:
             end = np.where(np.equal(chunk, NOTHING), NOTHING, chunk + span - 1) if many else chunk
             if np.less(chunk, NOTHING).any() or np.greater(end, last_chunk).any():
                 expected.append(f"{name}= a chunk from 0 to {last_chunk}, or NOTHING; got {chunk}")
-            elif many and self._setting.channels > 1 and _differ(end, chunk, self.parts):
+            elif many and self._setting.channels > 1 and _differ(end, chunk, self.cuts.parts):
                 expected.append(f"{name}= chunks of one block, as there are several channels")
             if ((np.less(peer, 0) | np.greater(peer, last)) & np.not_equal(chunk, NOTHING)).any():
                 expected.append(f"{peer_name}= a rank from 0 to {last}; got {peer}")
         if expected:
             site = call_site()
             raise AlgorithmError(f"exchange: expected {'; '.join(expected)}", [site_fact(site)])
+
+    def _in_blocks(self, send: Any, receive: Any, span: int) -> bool:
+        """Returns whether chunks in a row are known to be of one block: numbers, and not arrays."""
+        parts = self.cuts.parts
+        return all(
+            isinstance(chunk, int) and (chunk == NOTHING or chunk % parts + span <= parts)
+            for chunk in (send, receive)
+        )
 
 
 def _within(numbers: Any, last: int, first: int = 0) -> bool:
@@ -520,8 +538,8 @@ class _Recorder:
     def buffer(self) -> "Pointer":
         raise NotAPlanError
 
-    def cut(self, parts: int, scratch: int = 0) -> None:
-        self.cutting.cut(parts, scratch)
+    def cut(self, parts: int, scratch: int = 0, *, turns: int = 1, together: int = 1) -> None:
+        self.cutting.cut(Cuts(parts, scratch, turns, together))
 
     def exchange(
         self,
@@ -636,8 +654,7 @@ def _record(algorithm: Algorithm, setting: Setting, asked: set[int]) -> Plan | N
             recorder, table = _record_each(algorithm, setting, asked)
     except NotAPlanError:
         return None
-    plan = Plan(recorder.cutting.parts, recorder.cutting.scratch, *table)
-    return replace(plan, turned=moved)
+    return replace(Plan(recorder.cutting.cuts, *table), turned=moved)
 
 
 def _record_around(algorithm: Algorithm, setting: Setting, asked: set[int]) -> _Recorder | None:
@@ -690,11 +707,11 @@ def _record_each(
     recorders = [_Recorder(rank, setting, asked) for rank in range(setting.world_size)]
     for recorder in recorders:
         algorithm(recorder)
-    cuts = [(recorder.cutting.parts, recorder.cutting.scratch) for recorder in recorders]
+    cuts = [recorder.cutting.cuts for recorder in recorders]
     if len(set(cuts)) > 1:
         raise AlgorithmError(
             "the ranks cut their blocks differently",
-            [f"rank {rank}: cut{cut}" for rank, cut in enumerate(cuts)],
+            [f"rank {rank}: {each}" for rank, each in enumerate(cuts)],
         )
     length = max(recorder.count for recorder in recorders)
     idle = (NOTHING, 0, NOTHING, 0, False, 1)
@@ -740,8 +757,8 @@ def formula_of(algorithm: Algorithm, setting: Setting) -> Plan | None:
     send, to, receive, source, reduce, span = (
         np.array(column.of(0), number)[:, None] for column in recorder.steps
     )
-    parts, scratch = recorder.cutting.parts, recorder.cutting.scratch
-    return Plan(parts, scratch, send, to, receive, source, reduce != 0, span, turned=True)
+    cuts = recorder.cutting.cuts
+    return Plan(cuts, send, to, receive, source, reduce != 0, span, turned=True)
 
 
 def plan_of(algorithm: Algorithm, setting: Setting) -> Plan | None:
@@ -752,6 +769,8 @@ def plan_of(algorithm: Algorithm, setting: Setting) -> Plan | None:
     Args:
         setting: Everything that the algorithm can see besides its rank.
     """
+    if setting.of_chunks:
+        return record(algorithm, setting).plan  # of a file, which depends on both
     # Most algorithms do not ask for the number of messages, and send single chunks, which lie in
     # one block with any number of channels: one plan serves every number of both.
     found = record(algorithm, replace(setting, messages=1, channels=1))

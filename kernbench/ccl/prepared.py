@@ -35,6 +35,8 @@ class CollectiveShape:
             it sends to each rank.
         dtype: Element type.
         root: Root inside the group; 0 for operations without a root.
+        one_walk: Whether the first walk, of which no other has more, stands for all, where they
+            keep out of each other's way: to choose an algorithm, its time is enough.
     """
 
     chosen: Chosen
@@ -43,6 +45,7 @@ class CollectiveShape:
     sizes: tuple[Any, ...]
     dtype: DType
     root: int = 0
+    one_walk: bool = False
 
 
 def _check_slot(chosen: Chosen, dtype: DType) -> None:
@@ -100,6 +103,9 @@ class Prepared:
             shape.root,
             most_messages(largest, costs.together.piece, chosen.align),
         )
+        first = programs[0]
+        if shape.one_walk and first.rails is not None and first.shares(first.plan) is not None:
+            programs = [first]
         self._rows: dict[int, Rows | None] = {}
         self._runs: dict[tuple[int, int], list[tuple[range, slice]]] = {}
         self.channels: Final[list[ChannelPlan]] = []
@@ -269,7 +275,7 @@ class Prepared:
         n = len(self.shape.sips)
         for channel in self.channels:
             assert channel.plan is not None
-            parts, scratch = channel.plan.parts, channel.plan.scratch
+            parts, scratch, *_ = channel.plan.cuts
             chunks = (self.operation.count(n) + scratch) * parts
             kept = []
             for rank in range(n):

@@ -22,13 +22,14 @@ Percent = Annotated[int, Range(100, 10_000)]
 class Fit(Protocol):
     """Returns the program of a file for some queues."""
 
-    def __call__(self, slots: int, units: int, *, over_links: bool) -> Algorithm:
+    def __call__(self, slots: int, units: int, *, shared: bool, linked: bool) -> Algorithm:
         """Returns it.
 
         Args:
             slots: Messages that may be under way between two ranks.
             units: How many times `n_elem` elements a message holds, at least.
-            over_links: Whether several channels send over a link each.
+            shared: Whether several channels share each chunk.
+            linked: Whether each pair of ranks that exchange messages has a link of its own.
         """
         ...
 
@@ -42,6 +43,7 @@ class Scope(NamedTuple):
         most: Most bytes of them.
         ways: To how many others a rank sends at a time, at most.
         pairs: Ranks between which messages go.
+        uneven: Whether ranks idle in some of its rounds, and rounds may overlap.
         fit: Returns its program for some queues.
     """
 
@@ -50,6 +52,7 @@ class Scope(NamedTuple):
     most: int
     ways: int
     pairs: frozenset[tuple[int, int]]
+    uneven: bool
     fit: Fit
 
     def holds(self, ranks: int, nbytes: int) -> bool:

@@ -18,6 +18,8 @@ from kernbench.units import Bandwidth
 _EACH: Final = 2
 """Channels of a file for each link of a rank: one sends while the other waits for what comes."""
 
+_UNEVEN: Final = 4
+"""Channels of a file in some of whose rounds ranks idle: another channel sends meanwhile."""
 
 _WIDEST: Final = 16
 """Bytes of the largest element, a complex number."""
@@ -106,7 +108,8 @@ def programs_of(
     if chosen.scope is not None:
         queue = chosen.queue
         units = max(1, queue.slot_size // (_WIDEST * chosen.align))
-        algorithm = chosen.scope.fit(queue.n_slots, units, over_links=of_chunks)
+        own = linked(chosen.scope, topology, sips)
+        algorithm = chosen.scope.fit(queue.n_slots, units, shared=of_chunks, linked=own)
     found = []
     for number in range(channels):
         walk, program = number // on_walk, algorithm
@@ -132,21 +135,29 @@ def channels_of(chosen: Chosen, topology: Topology, sips: tuple[int, ...]) -> tu
     links = 1 if chosen.links == 1 else min(chosen.links, topology.links_out(sips))
     on_walk = chosen.channels * links
     if chosen.scope is not None:
-        links = _links_of(chosen.scope, topology, sips)
-        on_walk = links * _EACH if links > 1 else 1
-    if links > 1:
+        on_walk = _channels_of_file(chosen.scope, topology, sips)
+    if links > 1 or chosen.scope is not None:
         on_walk = min(on_walk, min(topology.num_pes(sip) for sip in sips) // walks)
     return walks * on_walk, on_walk
 
 
-def _links_of(scope: Scope, topology: Topology, sips: tuple[int, ...]) -> int:
-    """Returns how many links a file's channels send over, each to another peer of a rank.
+def _channels_of_file(scope: Scope, topology: Topology, sips: tuple[int, ...]) -> int:
+    if linked(scope, topology, sips):
+        return _EACH * min(scope.ways, topology.links_out(sips))
+    return _UNEVEN if scope.uneven else 1
 
-    Only where all messages have links of their own: else channels meet on links, each time anew.
+
+def linked(scope: Scope, topology: Topology, sips: tuple[int, ...]) -> bool:
+    """Returns whether a rank of a file sends over several links at a time, each a message's own.
+
+    Else channels meet on links, each time anew.
+
+    Args:
+        scope: What the file is for.
+        sips: Device of each rank.
     """
-    ways = min(scope.ways, topology.links_out(sips))
-    own = ways > 1 and topology.linked((sips[one], sips[other]) for one, other in scope.pairs)
-    return ways if own else 1
+    several = min(scope.ways, topology.links_out(sips)) > 1
+    return several and topology.linked((sips[one], sips[other]) for one, other in scope.pairs)
 
 
 def most_messages(block: int, piece: int, align: int) -> Callable[[int], int]:

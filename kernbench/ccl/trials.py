@@ -132,6 +132,7 @@ class Trial:
                 most=int(most) if size == case.nbytes and most < inf else None,
                 budget=budget,
                 dtype=case.dtype,
+                one_walk=True,
             )
             self._times[size], self._calls[size] = time, max(1, given - budget.left)
             self._tell(case, size)

@@ -119,9 +119,9 @@ class _Walker:
         """See `Comm`."""
         return self._comm.buffer
 
-    def cut(self, parts: int, scratch: int = 0) -> None:
+    def cut(self, parts: int, scratch: int = 0, *, turns: int = 1, together: int = 1) -> None:
         """See `Comm`."""
-        self._comm.cut(parts, scratch)
+        self._comm.cut(parts, scratch, turns=turns, together=together)
         self._parts = parts
 
     def exchange(

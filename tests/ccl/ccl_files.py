@@ -162,24 +162,29 @@ def tree_all_reduce(ranks: int, chunks: int = 1) -> Xml:
     return xml
 
 
-def all_pairs_all_reduce(ranks: int, proto: str = "LL") -> Xml:
-    """Everybody's share to its owner's scratch, sums there, and the sum to everybody."""
-    xml = Xml("allreduce", ranks, ranks, proto=proto)
-    xml.scratch(ranks)
+def all_pairs_all_reduce(ranks: int, proto: str = "LL", share: int = 1) -> Xml:
+    """Everybody's share to its owner's scratch, sums there, and the sum to everybody.
+
+    Of several chunks of a share, which go together, each is added in an order of its own.
+    """
+    xml = Xml("allreduce", ranks, ranks * share, proto=proto)
+    xml.scratch(ranks * share)
     for rank in range(ranks):
-        peers = [p for p in range(ranks) if p != rank]
+        own, peers = rank * share, [p for p in range(ranks) if p != rank]
         blocks = {}
         for peer in peers:
             blocks[peer] = block = xml.block(rank, peer, peer)
-            xml.step(block, "s", ("i", peer))
-            xml.step(block, "r", ("i", 0), ("s", peer))
+            xml.step(block, "s", ("i", peer * share), ("i", peer * share), share)
+            xml.step(block, "r", ("i", 0), ("s", peer * share), share)
         adder = xml.block(rank)
-        for peer in peers:
-            done = xml.step(adder, "re", ("s", peer), ("i", rank), 1, (blocks[peer], 1))
+        for chunk in range(share):
+            for peer in (*peers[chunk:], *peers[:chunk]):
+                there, after = ("s", peer * share + chunk), (blocks[peer], 1)
+                done = xml.step(adder, "re", there, ("i", own + chunk), 1, after)
         for peer in peers:
             block = blocks[peer]
-            xml.step(block, "s", ("i", rank), ("i", rank), 1, (adder, done))
-            xml.step(block, "r", ("i", peer), ("i", peer))
+            xml.step(block, "s", ("i", own), ("i", own), share, (adder, done))
+            xml.step(block, "r", ("i", peer * share), ("i", peer * share), share)
     return xml
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from kernbench.ccl.collective import Collective
 from kernbench.ccl.config import Chosen, choose, load_ccl
-from kernbench.ccl.layout import Layout
+from kernbench.ccl.layout import Cuts, Layout
 from kernbench.ccl.model import CollectiveModel
 from kernbench.ccl.operations import Reduction
 from kernbench.ccl.plan import Algorithm, Plan, Setting, plan_of
@@ -55,7 +55,7 @@ def planned(algorithm: Algorithm, ranks: int) -> Plan | None:
 
 def cut(count: int, parts: int, align: int = 1) -> Layout:
     """Returns a single block of `count` elements in `parts` chunks."""
-    return Layout(np.array([[count]]), parts, align)
+    return Layout(np.array([[count]]), Cuts(parts), align)
 
 
 def ring(**queue: Any) -> Chosen:

@@ -113,11 +113,13 @@ class Program:
         self.messages = max(1, -(-share // (case.slot // case.align * case.align or case.slot)))
         self.parts = case.ranks if case.what.blocks == "one" else 1
         self.scratch = 0
+        self.turns = self.together = 1
         self.exchanges: list[Exchange] = []
 
-    def cut(self, parts: int, scratch: int = 0) -> None:
+    def cut(self, parts: int, scratch: int = 0, *, turns: int = 1, together: int = 1) -> None:
         assert not self.exchanges
-        self.parts, self.scratch = parts, scratch
+        assert parts % (turns * together) == 0
+        self.parts, self.scratch, self.turns, self.together = parts, scratch, turns, together
 
     def exchange(
         self,
@@ -198,9 +200,17 @@ class Rank:
             begin, size = self._begins[block], self._begins[block + 1] - self._begins[block]
             share = _up(-(-size // case.channels), case.align)
             low, high = (min((program.channel + i) * share, size) for i in (0, 1))
-            nominal = _up(-(-(high - low) // program.parts), case.align)
-            full += nominal
-            places.append([begin + min(low + (part + i) * nominal, high) for i in (0, 1)])
+            turns, together = program.turns, program.together
+            number, place = divmod(part, together)
+            number, turn = divmod(number, turns)
+            group = _up(-(-(high - low) * turns * together // program.parts), case.align)
+            each, window = (_up(-(-group // count), case.align) for count in (together, turns))
+            ends = [
+                max(turn * window, min((place + i) * each, (turn + 1) * window)) for i in (0, 1)
+            ]
+            ends = [min(end, group) for end in ends]
+            full += ends[1] - ends[0]
+            places.append([begin + min(low + number * group + end, high) for end in ends])
         assert all(a[1] == b[0] for a, b in pairwise(places)), "a span is one piece of memory"
         low, high = places[0][0], places[-1][1]
         return [

@@ -124,6 +124,30 @@ def test_a_choice_keeps_to_its_budget_and_is_right(
     assert len(left) < len(every)
 
 
+@pytest.mark.parametrize("operation", ["broadcast", "all_reduce"])
+def test_one_walk_stands_for_all(topology: Callable[[str], Topology], operation: str) -> None:
+    """Of rings for each of 8 NICs, the first takes about as long as all, and far fewer calls.
+
+    Its chain from rank 0 goes between nodes once less than the others, of 4 times.
+    """
+    machine = topology("h200x8_x4_nodes")
+    chosen, spent, times = named("nccl_simple", machine), [], []
+    for one_walk in (False, True):
+        budget = Budget(1 << 20)
+        times.append(
+            time_alone(machine, chosen, operation, 32, MiB, budget=budget, one_walk=one_walk)
+        )
+        spent.append((1 << 20) - budget.left)
+    assert (0.97 if operation == "broadcast" else 1) * times[0] <= times[1] <= times[0]
+    assert operation != "broadcast" or 4 * spent[1] < spent[0]
+    # Without walks, it is the same.
+    alone = [
+        time_alone(machine, chosen, operation, 8, MiB, one_walk=one_walk)
+        for one_walk in (False, True)
+    ]
+    assert alone[0] == alone[1]
+
+
 def test_a_group_of_other_devices_takes_its_own_time(topology: Callable[[str], Topology]) -> None:
     machine = topology("sip8")
     ring = named("ring", machine)

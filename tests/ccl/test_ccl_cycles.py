@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernbench.ccl import cycles, replay
-from kernbench.ccl.layout import Layout, turns
+from kernbench.ccl.layout import Cuts, Layout, turns
 from kernbench.ccl.model import CollectiveModel
 from kernbench.ccl.runs import runs
 from kernbench.hw.queue import Queue
@@ -118,7 +118,7 @@ def test_runs_are_the_turns_of_an_exchange(
 
 @given(st.integers(0, 100), st.integers(1, 5), st.integers(1, 9), st.integers(1, 12))
 def test_sizes_are_those_of_the_pieces(count: int, parts: int, align: int, piece: int) -> None:
-    layout = Layout(np.array([[count]]), parts, align)
+    layout = Layout(np.array([[count]]), Cuts(parts), align)
     for chunk in range(parts):
         expected = [size for _, size in layout.pieces(0, chunk, 1, piece)]
         sizes = layout.sizes_of(0, chunk, 1, piece)

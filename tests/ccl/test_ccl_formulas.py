@@ -63,7 +63,7 @@ def test_a_formula_is_the_plan_of_every_rank(
     formula, plan = formula_of(algorithm, setting), plan_of(algorithm, setting)
     assert formula is not None
     assert plan is not None
-    assert (formula.parts, formula.scratch) == (plan.parts, plan.scratch)
+    assert formula.cuts == plan.cuts
     first = formula.of(0)
     for rank in range(plan.world_size):
         theirs = plan.of(rank)

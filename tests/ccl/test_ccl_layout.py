@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.ccl.layout import Layout, turns
+from kernbench.ccl.layout import Cuts, Layout, turns
 from kernbench.ccl.operations import OPERATIONS
 from kernbench.ccl.plan import NOTHING, AlgorithmError, Comm, Setting, plan_of
 
@@ -25,7 +25,7 @@ def test_the_channels_share_every_element_of_every_block_once(
     seen = np.zeros(sum(blocks), int)
     for channel in range(channels):
         layout = Layout(
-            np.array([sizes]), parts, align, scratch=scratch, channel=channel, channels=channels
+            np.array([sizes]), Cuts(parts, scratch), align, channel=channel, channels=channels
         )
         assert layout.total(0) == sum(blocks)
         for block, end in enumerate(ends):
@@ -41,6 +41,41 @@ def test_the_channels_share_every_element_of_every_block_once(
 
 
 @given(
+    size=st.integers(0, 300),
+    groups=st.integers(1, 4),
+    turns=st.integers(1, 4),
+    together=st.integers(1, 4),
+    align=st.sampled_from([1, 4]),
+    channels=st.integers(1, 4),
+)
+def test_turns_and_channels_share_groups_and_leave_elements_in_their_chunks(
+    size: int, groups: int, turns: int, together: int, align: int, channels: int
+) -> None:
+    once = Layout(np.array([[size]]), Cuts(groups * together, 0, 1, together), align)
+    chunk_of = np.full(size, -1)
+    for chunk in range(groups * together):
+        chunk_of[slice(*once.extent(0, chunk))] = chunk
+    found = np.full(size, -1)
+    cuts = Cuts(groups * turns * together, 0, turns, together)
+    for channel in range(channels):
+        layout = Layout(
+            np.array([[size]]), cuts, align, channel=channel, channels=channels, of_chunks=True
+        )
+        for number in range(cuts.parts):
+            low, high = layout.extent(0, number)
+            group, place = number // (turns * together), number % together
+            assert (found[low:high] == -1).all()
+            found[low:high] = group * together + place
+        for first in range(0, cuts.parts, together):
+            # Chunks of a group lie in a row, also those of which a turn has nothing.
+            ends = [layout.extent(0, first + place) for place in range(together)]
+            assert all(ends[i][1] == ends[i + 1][0] for i in range(together - 1))
+            many = sum(layout.messages(0, first + place, 1, 7) for place in range(together))
+            assert layout.messages(0, first, together, 7) <= many
+    assert (found == chunk_of).all()
+
+
+@given(
     sizes=st.lists(st.integers(0, 300), min_size=1, max_size=4),
     parts=st.integers(1, 6),
     piece=st.integers(1, 50),
@@ -49,7 +84,7 @@ def test_the_channels_share_every_element_of_every_block_once(
 def test_messages_cover_their_chunks_in_order(
     sizes: list[int], parts: int, piece: int, span: int
 ) -> None:
-    layout = Layout(np.array([sizes]), parts, 1)
+    layout = Layout(np.array([sizes]), Cuts(parts), 1)
     for chunk in range(len(sizes) * parts - span + 1):
         low, high = layout.extent(0, chunk, span)
         at = low
@@ -62,7 +97,7 @@ def test_messages_cover_their_chunks_in_order(
 
 
 def test_a_short_chunk_travels_in_as_many_messages_as_a_full_one() -> None:
-    layout = Layout(np.array([[10]]), 4, 1)  # 3, 3, 3, 1
+    layout = Layout(np.array([[10]]), Cuts(4), 1)  # 3, 3, 3, 1
     assert layout.sizes.tolist() == [[3, 3, 3, 1]]
     assert layout.nominal == 3
     assert layout.pieces(0, 3, 1, 1) == [(9, 1), (10, 0), (10, 0)]
@@ -73,7 +108,7 @@ def test_blocks_that_differ_between_ranks() -> None:
     sizes = [[1, 2, 0], [5, 0, 3], [4, 4, 4]]
     blocks = OPERATIONS["all_to_all"].sizes(sizes, 3)
     assert blocks.tolist() == [[1, 2, 0, 1, 5, 4], [5, 0, 3, 2, 0, 4], [4, 4, 4, 0, 3, 4]]
-    layout = Layout(blocks, 1, 1)
+    layout = Layout(blocks, Cuts(1), 1)
     assert not layout.alike
     assert layout.nominal is None
     for source in range(3):
@@ -144,7 +179,10 @@ def test_a_cut_comes_first_and_once() -> None:
     def nothing(comm: Comm) -> None:
         comm.cut(0)
 
-    for algorithm in (late, twice, nothing):
+    def no_whole_groups(comm: Comm) -> None:
+        comm.cut(12, turns=2, together=4)
+
+    for algorithm in (late, twice, nothing, no_whole_groups):
         with pytest.raises(AlgorithmError, match="expected at least one part"):
             plan_of(algorithm, setting(2))
 
@@ -155,7 +193,7 @@ def test_ranks_must_cut_alike() -> None:
 
     with pytest.raises(AlgorithmError, match="the ranks cut their blocks differently") as caught:
         plan_of(algorithm, setting(2))
-    assert "rank 1: cut(3, 0)" in str(caught.value)
+    assert "rank 1: Cuts(parts=3, scratch=0," in str(caught.value)
 
 
 def test_spans_stay_inside_a_block_when_there_are_channels() -> None:

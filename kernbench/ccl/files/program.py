@@ -26,6 +26,14 @@ class _Exchange(NamedTuple):
     adds: bool
     span: int
 
+    @property
+    def chunks(self) -> tuple[int, int, int]:
+        """What is sent, what is received, and how many chunks."""
+        return self.send, self.receive, self.span
+
+
+_PARTS = 4
+"""Parts of a full message that are still worth a message of their own."""
 
 _Matching = tuple[int, list[Transfer]]
 """A matching of one turn."""
@@ -45,27 +53,29 @@ class Program:
     One program of a rank stands for all of its blocks, and a kernel's blocks wait for each other
     only where the file says so. So what leaves in a round leaves before anything is waited for, as
     far as the slots reach. Where rounds are uneven, or transfers wait in slots while others go on,
-    the file is repeated for parts of chunks that are a message each, as a library's kernel repeats
-    it for parts of a buffer (`gridOffset` in msccl's `interpreter.h`). A block begins its next
-    repetition when it has ended one, so that blocks are in different ones: if rounds are uneven,
-    each round here goes together with the earlier rounds of the later repetitions.
+    the file is repeated for parts of chunks that are at most a message each, as a library's kernel
+    repeats it for parts of a buffer (`gridOffset` in msccl's `interpreter.h`). A block begins its
+    next repetition when it has ended one, so that blocks are in different ones: if rounds are
+    uneven, each round here goes together with the earlier rounds of the later repetitions.
 
     Attributes:
         lowered: The file as rounds.
         slots: Messages that may be under way between two ranks.
         units: How many times `n_elem` elements a message holds.
-        over_links: Whether channels share each chunk, and send over a link each: the file is then
-            repeated in any case, so that messages to all peers leave at once.
+        shared: Whether channels share each chunk: the file is then repeated in any case if chunks
+            are longer than a message, so that messages to all peers leave at once.
+        linked: Whether each pair of ranks that exchange messages has a link of its own.
     """
 
     lowered: Lowered
     slots: int = 1
     units: int = 1 << 30
-    over_links: bool = False
+    shared: bool = False
+    linked: bool = False
 
-    def fit(self, slots: int, units: int, *, over_links: bool) -> "Program":
+    def fit(self, slots: int, units: int, *, shared: bool, linked: bool) -> "Program":
         """Returns the algorithm for some queues; see the attributes."""
-        return replace(self, slots=slots, units=units, over_links=over_links)
+        return replace(self, slots=slots, units=units, shared=shared, linked=linked)
 
     def __call__(self, comm: Comm) -> None:
         """Exchanges what the file says.
@@ -80,26 +90,27 @@ class Program:
                 hint="name another algorithm for this group",
                 code="F12",
             )
-        lowered, turns = self.lowered, 1
-        uneven = not lowered.buffered and lowered.uneven(links=self.over_links)
-        if lowered.buffered or uneven or self.over_links:
-            coarse = lowered.coarse
-            turns = -(-comm.messages // coarse.parts)
-            if turns > 1 or self.over_links:
-                lowered = coarse
-        parts = lowered.parts * turns
-        comm.cut(parts, lowered.scratch)
-        # Parts of chunks in a row do not lie in a row, nor do shares.
-        apart = turns > 1 or self.over_links
+        lowered, turns = self.lowered.coarse, 1
+        uneven = lowered.uneven(links=self.linked)
+        if lowered.buffered or uneven or self.shared:
+            turns = -(-comm.messages // lowered.parts)
+        if uneven:
+            # The first and the last waves are half empty: they take no longer than the others.
+            most = _PARTS * (comm.messages // lowered.parts)
+            turns = max(turns, min(len(lowered.rounds), most))
+        together = lowered.together
+        comm.cut(lowered.parts * turns, lowered.scratch, turns=turns, together=together)
+        # Parts of groups in a row do not lie in a row, nor do shares.
+        apart = turns > 1 or self.shared
         for turn, one in self._of(lowered, comm, turns, overlap=uneven, apart=apart):
-            for chunk in range(one.span if apart else 1):
+            for send, receive, span in _in_groups(one, together) if apart else [one.chunks]:
                 comm.exchange(
-                    send=_part(one.send, chunk, turns, turn),
+                    send=_part(send, together, turns, turn),
                     to=one.to,
-                    receive=_part(one.receive, chunk, turns, turn),
+                    receive=_part(receive, together, turns, turn),
                     source=one.source,
                     combine="reduce" if one.adds else "copy",
-                    span=1 if apart else one.span,
+                    span=span,
                 )
 
     def _of(
@@ -112,20 +123,21 @@ class Program:
             comm: The collective.
             turns: How often the file is repeated.
             overlap: Whether rounds of different turns go together.
-            apart: Whether each chunk is a message, or several, of its own.
+            apart: Whether each group of chunks is a message, or several, of its own.
         """
         rank, rounds = comm.rank, lowered.rounds
+        parts, together = lowered.parts * turns, lowered.together
 
         def messages(span: int) -> int:
-            return self._messages(comm.messages, lowered.parts * turns, span, apart=apart)
+            groups, each = (span // together, together) if apart else (1, span)
+            return groups * self._messages(comm.messages, parts, together, each)
 
-        if overlap and not self.over_links and 2 * _most(rounds, messages) <= self.slots:
-            yield from _ahead(rounds, rank, turns, comm.world_size)
-            return
         for wave in _overlapping(rounds, turns) if overlap else _plain(rounds, turns):
             for turn, each in wave:
                 yield from ((turn, one) for one in _before(each, rank))
             matchings = [(turn, one) for turn, each in wave for one in each.matchings]
+            if self.linked and not overlap:
+                matchings = _peers_in_turn(matchings, comm.world_size)
             # They depend on nothing of each other: each channel begins with another, so that as
             # many as a rank sends to keep a link to each of these busy all the time.
             begin = comm.channel % max(len(matchings), 1)
@@ -140,18 +152,18 @@ class Program:
             for turn, each in wave:
                 yield from ((turn, _leaving(one)) for one in each.sent if one.sender == rank)
 
-    def _messages(self, whole: int, parts: int, span: int, *, apart: bool) -> int:
+    def _messages(self, whole: int, parts: int, together: int, span: int) -> int:
         """Returns how many messages some chunks in a row take, at most.
 
         Args:
             whole: Full messages of the largest block.
             parts: Chunks of a block.
+            together: Chunks of a group, which is cut from a block before its chunks are.
             span: Chunks in a row.
-            apart: Whether each is sent by itself.
         """
         one = -(-whole // parts)
-        if span == 1 or apart:
-            return span * one
+        if span == 1 or (span == together and whole * span <= parts):
+            return one
         # Each chunk may be longer than its share by less than `n_elem` elements.
         rows = -(-(span * (whole * self.units + parts)) // (parts * self.units))
         return min(span * one, rows)
@@ -193,49 +205,28 @@ def _plain(rounds: Sequence[Round], turns: int) -> Iterator[list[_Turn]]:
             yield [_Turn(turn, each)]
 
 
-def _overlapping(rounds: Sequence[Round], turns: int, by: int = 1) -> Iterator[list[_Turn]]:
-    """Yields what goes together: a round, and earlier rounds of later turns.
-
-    Args:
-        rounds: All of a turn.
-        turns: How many there are.
-        by: Waves between a round and the next one.
-    """
-    for wave in range(turns + by * (len(rounds) - 1)):
+def _overlapping(rounds: Sequence[Round], turns: int) -> Iterator[list[_Turn]]:
+    """Yields what goes together: a round, and earlier rounds of later turns."""
+    for wave in range(turns + len(rounds) - 1):
         yield [
-            _Turn(wave - by * number, each)
+            _Turn(wave - number, each)
             for number, each in enumerate(rounds)
-            if 0 <= wave - by * number < turns
+            if 0 <= wave - number < turns
         ]
 
 
-def _most(rounds: Sequence[Round], messages: Callable[[int], int]) -> int:
-    """Returns the most messages between two ranks in one turn."""
-    held: Counter[tuple[int, int]] = Counter()
-    for each in rounds:
-        for matching in each.matchings:
-            for one in matching:
-                held[one.sender, one.receiver] += messages(one.span)
-    return max(held.values(), default=0)
+def _peers_in_turn(matchings: Sequence[_Matching], ranks: int) -> list[_Matching]:
+    """Returns matchings with the first to each peer first, then the second to each, and so on.
 
-
-def _ahead(
-    rounds: Sequence[Round], rank: int, turns: int, ranks: int
-) -> Iterator[tuple[int, _Exchange]]:
-    """Yields exchanges in which what leaves is waited for when the next wave has left.
-
-    What a wave has for the next rank goes first, then that for the one after it, and so on, so that
-    ranks seldom send to the same one.
+    Slots are for messages to one peer: as many as have room leave over all links.
     """
-    under_way: list[tuple[int, Transfer]] = []
-    for wave in (*_overlapping(rounds, turns, 2), []):
-        for turn, each in wave:
-            yield from ((turn, one) for one in _before(each, rank))
-        pairs = [(turn, one) for turn, each in wave for m in each.matchings for one in m]
-        pairs.sort(key=lambda pair: (pair[1].receiver - pair[1].sender) % ranks)
-        yield from ((turn, _leaving(one)) for turn, one in pairs if one.sender == rank)
-        yield from ((turn, _arriving(one)) for turn, one in under_way if one.receiver == rank)
-        under_way = pairs
+    before: Counter[int] = Counter()
+    places = []
+    for place, (_, matching) in enumerate(matchings):
+        shift = (matching[0].receiver - matching[0].sender) % ranks
+        places.append((before[shift], shift, place))
+        before[shift] += 1
+    return [matchings[place] for _, _, place in sorted(places)]
 
 
 def _leaving(one: Transfer) -> _Exchange:
@@ -259,8 +250,24 @@ def _both(matching: list[Transfer], rank: int) -> Iterator[_Exchange]:
         yield _arriving(into)
 
 
-def _part(chunk: int, further: int, turns: int, turn: int) -> int:
-    return NOTHING if chunk == NOTHING else (chunk + further) * turns + turn
+def _in_groups(one: _Exchange, together: int) -> Iterator[tuple[int, int, int]]:
+    """Yields what an exchange sends, what it receives, and how many chunks, group by group."""
+    first, done = max(one.send, one.receive), 0  # one of them may be `NOTHING`
+    while done < one.span:
+        span = min(together - (first + done) % together, one.span - done)
+        send, receive = (
+            chunk if chunk == NOTHING else chunk + done for chunk in (one.send, one.receive)
+        )
+        yield send, receive, span
+        done += span
+
+
+def _part(chunk: int, together: int, turns: int, turn: int) -> int:
+    """Returns the number that a chunk has in a turn."""
+    if chunk == NOTHING:
+        return NOTHING
+    group, place = divmod(chunk, together)
+    return (group * turns + turn) * together + place
 
 
 def module_of(path: Path, *, relaxed: bool = False) -> ModuleType:
@@ -295,6 +302,7 @@ def _module(path: Path, _content: bytes, relaxed: bool) -> ModuleType:
     file = lowered.file
     program = Program(lowered)
     setattr(module, file.operation, program)
-    scope = Scope(file.ranks, *file.sizes, lowered.ways, lowered.pairs, program.fit)
+    uneven = lowered.uneven(links=False)
+    scope = Scope(file.ranks, *file.sizes, lowered.ways, lowered.pairs, uneven, program.fit)
     module.scope = scope  # type: ignore[attr-defined]
     return module

@@ -95,13 +95,31 @@ class Lowered:
         )
         return replace(self, parts=self.parts // by, rounds=rounds)
 
+    @cached_property
+    def together(self) -> int:
+        """Chunks of a group: those in a row that go from rank to rank together.
+
+        A chunk keeps its place in its group wherever it goes, so that it is as long there as where
+        it came from.
+        """
+        numbers: list[int] = []
+        for one in (one for each in self.rounds for one in each.touched):
+            numbers.append(one.source - one.target)
+            if isinstance(one, Transfer):
+                numbers += [one.source, one.span]
+        return gcd(self.parts, *numbers)
+
     def uneven(self, *, links: bool) -> bool:
-        """Returns whether what is busiest in each round idles in others.
+        """Returns whether what is busiest in each round idles in others, and rounds may overlap.
+
+        They may not where transfers wait in slots: their messages would pass each other.
 
         Args:
             links: Whether each pair of ranks has a link of its own; else each rank has one in and
                 one out.
         """
+        if self.buffered:
+            return False
         total: Counter[tuple[int, int]] = Counter()
         longest = 0
         for each in self.rounds:

@@ -122,7 +122,7 @@ class _Chunks:
         blocks = OPERATIONS[operation].count(ranks)
         self.all: Final = blocks * self.share
         self.half: Final = ranks * self.share if operation == "all_to_all" else self.all
-        self.scratch: Final = max(plan.scratch for plan in plans) * self.share
+        self.scratch: Final = max(plan.cuts.scratch for plan in plans) * self.share
 
     def first(self, chunk: int, channel: int) -> int:
         """Returns the first chunk of the file that a chunk of a plan is."""
