@@ -108,6 +108,7 @@ def until_stable(attempt: Callable[[Splits], T]) -> T:
     Raises:
         Exception: What the last attempt raises.
     """
+    __tracebackhide__ = True  # pytest then shows the user's worker
     splits = Splits()
     while True:
         try:
