@@ -6,7 +6,8 @@ from operator import floordiv, mod
 import numpy as np
 
 from kernbench.ccl.prepared import Prepared
-from kernbench.classes.partition import WAY_OUT, Ints, NotAlikeError, Standing
+from kernbench.classes.partition import WAY_OUT, Apart, Ints, NotAlikeError, Standing
+from kernbench.classes.tilings import apart_by_group
 from kernbench.topology import Topology
 from kernbench.topology.links import coordinates, sip_name, torus_shape
 
@@ -38,7 +39,7 @@ def check_alike(
             hint=f"choose another algorithm: kernbench list ccl; or {WAY_OUT}",
         )
     if len(tiles) > 1:
-        _check_moved(prepared.topology, np.asarray(devices)[tiles])
+        _check_moved(prepared.topology, tiles, np.asarray(devices))
         _check_ports(prepared, tiles)
     one_class = standing is not None and len(standing.places) == 1
     if standing is not None and not (one_class and prepared.at_once):
@@ -91,11 +92,13 @@ def _check_use(prepared: Prepared, standing: Standing) -> None:
     for place, caller in enumerate(standing.caller):
         if ports[place] != ports[caller]:
             ranks = standing.ranks[caller], standing.ranks[place]
+            told = [f"with the ports of rank {standing.ranks[ports.index(use)]}" for use in ports]
             raise NotAlikeError(
                 f"ranks {ranks[0]} and {ranks[1]} are of one class, and do not use the same ports "
                 f"in {shape.operation} by {shape.chosen.name}",
                 hint="choose an algorithm in which ranks do the same, such as a ring "
                 f"(--set defaults.algorithm=ring), or {WAY_OUT}",
+                apart=Apart(standing.ranks, told),
             )
 
 
@@ -124,38 +127,40 @@ def crosses(topology: Topology, sips: Sequence[int]) -> bool:
     return len(parts) > 1 and (network.node is None or len(places) > 1)
 
 
-def _check_moved(topology: Topology, sips: Ints) -> None:
-    """Checks that groups of SIPs are copies of each other, moved by automorphisms.
+def _check_moved(topology: Topology, tiles: Ints, devices: Ints) -> None:
+    """Checks that groups are copies of each other on the machine, moved by automorphisms.
+
+    Args:
+        tiles: Global ranks of the groups, shape `[groups, places]`.
+        devices: SIP of each rank.
 
     Raises:
         NotAlikeError: If they are not, or if automorphisms of such a network are not known.
     """
-    system = topology.machine.system
+    system, sips = topology.machine.system, devices[tiles]
     network = system.sips.network
-    kind, moved = network.kind, True
+    kind, ways = network.kind, list[Ints]()
     if kind in ("nodes", "fat_tree"):
         part = network.node or network.leaf
         assert part is not None
         for numbers in (sips // part.size, sips % part.size):
-            moved &= _alike(numbers - numbers[:, :1])
+            ways.append(numbers - numbers[:, :1])
     elif kind in ("ring", "torus"):
         stride = 1
         for extent in torus_shape(system):
             numbers = sips // stride % extent
-            moved &= _alike((numbers - numbers[:, :1]) % extent)
+            ways.append((numbers - numbers[:, :1]) % extent)
             stride *= extent
     elif kind != "switch":
         raise NotAlikeError(
             f"a network of kind {kind}, of which no two parts are known to be alike",
             hint=f"choose a ring, a torus, a switch, nodes or a fat tree, or {WAY_OUT}",
         )
-    if not moved:
+    lies = np.concatenate(ways, axis=1) if ways else sips[:, :0]
+    if (lies != lies[0]).any():
         raise NotAlikeError(
             f"groups of {sips.shape[1]} ranks lie in different ways on {topology.name}",
             [f"SIPs {sips[0].tolist()[:8]} and {sips[-1].tolist()[:8]}, for two of them"],
             hint=f"choose sizes of groups that divide a node, or are divided by one, or {WAY_OUT}",
+            apart=apart_by_group(len(devices), tiles, lies),
         )
-
-
-def _alike(rows: Ints) -> bool:
-    return bool((rows == rows[0]).all())

@@ -1,6 +1,6 @@
 """One collective under way: ranks arrive, channels are timed, ranks complete."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -13,7 +13,7 @@ from kernbench.ccl.layout import Layout
 from kernbench.ccl.model import CollectiveModel
 from kernbench.ccl.operations import Reduction
 from kernbench.ccl.prepared import Prepared
-from kernbench.classes.partition import WAY_OUT, NotAlikeError, Standing
+from kernbench.classes.partition import WAY_OUT, Apart, NotAlikeError, Standing
 from kernbench.errors import UnsupportedError
 from kernbench.hw.pe import PeCosts
 from kernbench.memory import View
@@ -286,45 +286,53 @@ class Collective:
         if caller == rank:
             part.attempt += 1
             part.end = None
-        if len(self._channels) > 1:
-            ends = self._ends.setdefault(rank, {})
-            if end is None:
-                ends.pop(channel, None)
-                self._agreed.get(caller, {}).pop(rank, None)
-                return
-            ends[channel] = end
-            if len(ends) < len(self._channels):
-                return
-            end = max(ends.values())
-        if end is None:
-            self._agreed.get(caller, {}).pop(rank, None)
-        elif standing is None or self._agree(standing, rank, end):
+        end = self._note(rank, channel, end)
+        if end is not None and (standing is None or self._agree(standing, caller)):
             self._end(part, end + part.late)
 
-    def _agree(self, standing: Standing, rank: int, end: int) -> bool:
-        """Notes when a rank ends; returns whether the ends of all ranks of its class are known.
+    def _note(self, rank: int, channel: int, end: int | None) -> int | None:
+        """Notes when a rank is done with a channel; returns when with all, None if not known."""
+        if len(self._channels) > 1:
+            ends = self._ends.setdefault(rank, {})
+            ends.pop(channel, None)
+            if end is not None:
+                ends[channel] = end
+            end = max(ends.values()) if len(ends) == len(self._channels) else None
+        if self._standing is not None:
+            known = self._agreed.setdefault(self._standing.caller[rank], {})
+            known.pop(rank, None)
+            if end is not None:
+                known[rank] = end
+        return end
+
+    def _agree(self, standing: Standing, caller: int) -> bool:
+        """Returns whether the ends of all ranks of a class are known.
+
+        Args:
+            caller: Place of the rank that stands for them.
 
         Raises:
             NotAlikeError: If they end at different times.
         """
-        caller = standing.caller[rank]
-        known = self._agreed.setdefault(caller, {})
-        known.pop(rank, None)
-        other = next(iter(known), rank)
-        known[rank] = end
-        if known[other] != end:
-            one, two = sorted((rank, other))
-            raise NotAlikeError(
-                f"ranks {standing.ranks[one]} and {standing.ranks[two]} are of one class, and do "
-                f"not end {self.prepared.shape.operation} at the same time",
-                [
-                    f"algorithm {self.chosen.name} among {self.ranks} ranks: "
-                    f"{known[one]} and {known[two]} ps"
-                ],
-                hint="choose an algorithm in which ranks do the same, such as a ring "
-                f"(--set defaults.algorithm=ring), or {WAY_OUT}",
-            )
-        return len(known) == len(standing.places[caller])
+        known, operation = self._agreed[caller], self.prepared.shape.operation
+        if len(known) < len(standing.places[caller]):
+            return False
+        other = min((place for place in known if known[place] != known[caller]), default=None)
+        if other is None:
+            return True
+        ends = {place: end for found in self._agreed.values() for place, end in found.items()}
+        told = [f"that ends {operation} at {ends.get(place)} ps" for place in range(self.ranks)]
+        raise NotAlikeError(
+            f"ranks {standing.ranks[caller]} and {standing.ranks[other]} are of one class, and do "
+            f"not end {operation} at the same time",
+            [
+                f"algorithm {self.chosen.name} among {self.ranks} ranks: "
+                f"{known[caller]} and {known[other]} ps"
+            ],
+            hint="choose an algorithm in which ranks do the same, such as a ring "
+            f"(--set defaults.algorithm=ring), or {WAY_OUT}",
+            apart=Apart(standing.ranks, told),
+        )
 
     def all_timed(self, channel: int, first: int, ends: Sequence[int]) -> None:
         """See `Ranks`.
@@ -334,8 +342,13 @@ class Collective:
             ends: When each rank is done with the channel, in picoseconds from `first` on.
         """
         if len(self._channels) > 1 or self._standing is not None:
-            for rank, end in enumerate(ends):
-                self.timed(rank, channel, first + end)
+            tell: Iterable[int] = range(self.ranks)
+            if self._standing is not None:
+                for rank in tell:
+                    self._note(rank, channel, first + ends[rank])
+                tell = self._standing.places  # each tells of its class, all of whose ends are known
+            for rank in tell:
+                self.timed(rank, channel, first + ends[rank])
             return
         loop, owners, commands = self._engine.loop, self._engine.command_owners, self._commands
         now, finish = loop.now, self._finish

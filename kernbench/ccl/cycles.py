@@ -381,6 +381,7 @@ class _Marks:
         self._wait = 0  # moments to pass over
         self._misses = 0  # states that were other ones
         self._since = 0  # the same, since the state was kept
+        self._lasts = 1  # the same, until another state is kept
         self._patience = 8
         self._others = 0  # moments that looked otherwise since one looked like the state
 
@@ -417,9 +418,9 @@ class _Marks:
             self._misses += 1
             self._since += 1
             self._wait = self._misses // 4
-        if self.state is None or self._since >= self._patience:
+        if self.state is None or self._since >= self._lasts:
             if self.state is not None:
-                self._patience *= 2
+                self._lasts *= 2
             self.state, self._hint, self._since = state, hint, 0
 
 

@@ -16,8 +16,34 @@ WAY_OUT: Final = "run with --collapse off, which simulates every rank"
 """What a user can do where ranks of a class cannot be proved to do the same."""
 
 
+class Apart(NamedTuple):
+    """What tells ranks apart that were of one class.
+
+    Attributes:
+        ranks: Global ranks of a group, or all of them.
+        told: What is known of each; what is known of a rank of a group is so of the rank in its
+            place of each group that is alike.
+    """
+
+    ranks: Sequence[int]
+    told: Sequence[str]
+
+
 class NotAlikeError(UnsupportedError):
-    """Ranks of a class do not do the same, or that they do cannot be proved."""
+    """Ranks of a class do not do the same, or that they do cannot be proved.
+
+    Args:
+        summary: See `KernbenchError`.
+        facts: See `KernbenchError`.
+        hint: See `KernbenchError`.
+        apart: What tells ranks of a class apart; None if no finer classes would help.
+    """
+
+    def __init__(
+        self, summary: str, facts: Sequence[str] = (), *, hint: str, apart: Apart | None = None
+    ) -> None:
+        super().__init__(summary, facts, hint=hint)
+        self.apart: Final = apart
 
 
 class Class(NamedTuple):

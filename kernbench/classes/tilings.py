@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from kernbench.classes.partition import WAY_OUT, Ints, NotAlikeError, Partition
+from kernbench.classes.partition import WAY_OUT, Apart, Ints, NotAlikeError, Partition
 
 
 def strides_of(ranks: Sequence[int]) -> list[tuple[int, int]] | None:
@@ -92,8 +92,33 @@ class Tiling:
                 "classes, and not of the same ones place by place",
                 [_told(partition, self._ranks), _told(partition, other)],
                 hint=f"give ranks that do not do the same other roles (--roles), or {WAY_OUT}",
+                apart=apart_by_group(partition.ranks, tiles, classes),
             )
         return tiles
+
+
+def apart_by_group(ranks: int, tiles: Ints, known: Ints) -> Apart:
+    """Returns that ranks are apart whose groups differ in what is known of them.
+
+    Args:
+        ranks: Number of all ranks.
+        tiles: Global ranks of each group, shape `[groups, places]`.
+        known: What is known of each group, a row each.
+    """
+    _, firsts, numbers = np.unique(known, axis=0, return_index=True, return_inverse=True)
+    told = [""] * ranks
+    for tile, number in zip(tiles.tolist(), numbers.reshape(-1), strict=True):
+        for rank in tile:
+            told[rank] = f"in a group as that of rank {tiles[firsts[number], 0]}"
+    return Apart(range(ranks), told)
+
+
+def finer(partition: Partition, apart: Apart) -> Partition:
+    """Returns the coarsest refinement of a partition in which ranks of a class are not apart."""
+    told = np.full(partition.ranks, "", object)
+    for tile in Tiling(apart.ranks, partition.ranks).check(partition):
+        told[tile] = apart.told
+    return partition.refined(told.tolist())
 
 
 def moved_pairs(partition: Partition, source: int, destination: int) -> Ints:
@@ -114,11 +139,19 @@ def moved_pairs(partition: Partition, source: int, destination: int) -> Ints:
     if same.all() and len(senders) == partition.class_of(destination).size:
         return np.stack([senders, receivers], axis=1)
     sender = int(senders[np.flatnonzero(~same)[0]]) if not same.all() else source
+    moved = destination - source
+    peers = {rank: rank + moved for rank in senders.tolist()}
+    peers |= {rank: rank - moved for rank in np.flatnonzero(of == of[destination]).tolist()}
+    told = [""] * len(of)
+    for rank, peer in peers.items():
+        one = partition.class_of(peer).name if 0 <= peer < len(of) else "nobody"
+        told[rank] = f"whose message is of {one}"
     raise NotAlikeError(
         f"rank {source} sends to rank {destination}, and what rank {sender} of its class sends has "
         "no such receiver",
         [_told(partition, [source, sender]), _told(partition, [destination])],
         hint=f"give ranks that do not do the same other roles (--roles), or {WAY_OUT}",
+        apart=Apart(range(len(of)), told),
     )
 
 

@@ -284,6 +284,8 @@ def _attempt(spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | N
 
 def _tell_classes(ctx: RuntimeContext, output: Output) -> None:
     """Says how many classes ranks were simulated in; with `--verbose` which."""
+    for reason in ctx.splits.reasons if output.verbose else ():
+        print(f"kernbench: split from {reason}", file=sys.stderr)
     for partition in ctx.collapsed:
         print(f"kernbench: {partition}", file=sys.stderr)
         for one in partition.classes if output.verbose else ():

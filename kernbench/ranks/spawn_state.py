@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kernbench.classes.partition import Partition
+from kernbench.classes.splits import Met
 from kernbench.errors import CallSite
 from kernbench.process.process import Process, Session
 from kernbench.ranks.schedules import Schedule
@@ -35,6 +36,7 @@ class SpawnState:
         site: Where the user called spawn.
         alike: Senders, receivers and algorithms of messages that are alike for all ranks of their
             classes.
+        met: Groups and messages that are alike.
         exited: Processes whose function has ended, by rank.
         exit_sites: Where the function of a rank returned, by rank.
         backend: Backend that `init_process_group` was given, by rank.
@@ -53,6 +55,7 @@ class SpawnState:
     site: CallSite | None = None
     partition: Partition | None = None
     alike: set[tuple[int, int, str]] = field(default_factory=set)
+    met: Met = field(default_factory=Met)
     exited: dict[int, Process] = field(default_factory=dict)
     exit_sites: dict[int, CallSite] = field(default_factory=dict)
     backend: dict[int, str] = field(default_factory=dict)

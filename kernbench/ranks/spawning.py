@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol, cast
 
 from kernbench.classes.partition import Partition
 from kernbench.classes.roles import Role
+from kernbench.classes.splits import Met, Splits
 from kernbench.des import (
     Carriers,
     DeadlockError,
@@ -74,6 +75,7 @@ class SpawnSession(RankSession, Protocol):
     on_choice: Callable[[str], None] | None
     roles: Role | None
     collapsed: list[Partition]
+    splits: Splits
 
     @property
     def schedule(self) -> Schedule | None:
@@ -101,6 +103,9 @@ class Spawn:
         carriers: Where the ranks' stacks come from; None: from where the loop takes them.
         light: Ranks whose stacks come from where the loop takes them all the same.
         partition: Classes of ranks, of each of which one runs; None: every rank runs.
+
+    Attributes:
+        met: What ranks have done together.
     """
 
     def __init__(
@@ -144,6 +149,7 @@ class Spawn:
         ]
         self._nprocs = nprocs
         self._partition = partition
+        self.met: Final = Met()
 
     def run(self) -> None:
         """Runs the ranks to their end; main waits.
@@ -234,6 +240,7 @@ class Spawn:
             self._nprocs,
             self._site,
             partition=self._partition,
+            met=self.met,
             schedule=ctx.schedule,
             blame=self._blame,
             eager=EagerLog() if ctx.spec.eager_limit else None,

@@ -6,7 +6,7 @@ import numpy as np
 
 from kernbench.ccl.alike import check_alike, crosses
 from kernbench.classes.partition import WAY_OUT, NotAlikeError, Standing
-from kernbench.classes.tilings import Tiling, moved_pairs
+from kernbench.classes.tilings import Tiling, apart_by_group, moved_pairs
 from kernbench.errors import call_site, site_fact
 from kernbench.process.process import Process
 from kernbench.ranks.groups import ProcessGroup
@@ -24,7 +24,13 @@ def standing_of(process: Process, group: ProcessGroup) -> Standing | None:
         NotAlikeError: If a rank that runs for members of the group is none of them.
     """
     partition = spawn_state_of(process).partition
-    return None if partition is None else partition.standing(group.ranks)
+    if partition is None:
+        return None
+    try:
+        return partition.standing(group.ranks)
+    except NotAlikeError:
+        Tiling(group.ranks, partition.ranks).check(partition)  # tells more, if it fails, too
+        raise
 
 
 def check_group(process: Process, group: ProcessGroup, prepared: "Prepared") -> None:
@@ -39,6 +45,7 @@ def check_group(process: Process, group: ProcessGroup, prepared: "Prepared") -> 
     state = spawn_state_of(process)
     if state.partition is not None:
         tiles = Tiling(group.ranks, state.size).check(state.partition)
+        state.met.groups[tuple(group.ranks)] = tiles
         check_alike(prepared, tiles, process.ctx.devices, standing_of(process, group))
 
 
@@ -62,14 +69,19 @@ def check_choice(
         return
     devices = np.asarray(process.ctx.devices)
     tiles = Tiling(group.ranks, state.size).check(state.partition)
-    for tile in tiles if crosses(process.engine.topology, group.sips) else ():
-        sips = tuple(devices[tile].tolist())
-        other = collectives_of(process).choose(operation, nbytes, sips)
+    if not crosses(process.engine.topology, group.sips):
+        return
+    model = collectives_of(process)
+    choices = [model.choose(operation, nbytes, tuple(sips)) for sips in devices[tiles].tolist()]
+    for tile, other in zip(tiles, choices, strict=True):
         if other != chosen:
             raise NotAlikeError(
                 f"{operation} is {chosen.name} among ranks {group.ranks[0]}, .., and {other.name} "
                 f"among ranks {tile[0]}, .., which are of the same classes",
                 hint=f"name an algorithm (--set defaults.algorithm=ring), or {WAY_OUT}",
+                apart=apart_by_group(
+                    state.size, tiles, np.asarray([[choices.index(one)] for one in choices])
+                ),
             )
 
 
@@ -87,6 +99,7 @@ def check_message(process: Process, source: int, destination: int, prepared: "Pr
     state, route = spawn_state_of(process), (source, destination, prepared.shape.chosen.name)
     if state.partition is not None and route not in state.alike:
         pairs = moved_pairs(state.partition, source, destination)
+        state.met.pairs[source, destination] = pairs
         check_alike(prepared, pairs, process.ctx.devices, None)
         state.alike.add(route)
 

@@ -66,21 +66,25 @@ def partition_of(ctx: "SpawnSession", nprocs: int) -> Partition | None:
         roles = [EVERYBODY] * nprocs
     partition = Partition.by_roles(roles)
     _check_limit(partition, None, spec.class_limit)
+    whole, split = partition, ctx.splits.classes(len(ctx.collapsed))
     system = ctx.engine.topology.machine.system
     ports = system.changed_ports
-    if len(system.kinds) > 1 or ports:
-        split = partition.refined(
+    if split is not None:
+        partition = split
+    elif len(system.kinds) > 1 or ports:
+        partition = partition.refined(
             [
                 f"SIP of kind {system.kind_of(sip)}{_ports_told(ports.get(sip))}"
                 for sip in ctx.devices[:nprocs]
             ]
         )
-        _check_limit(split, partition, spec.class_limit)
-        partition = split
+    _check_limit(partition, whole, spec.class_limit)
     if spec.witnesses is None:
         return partition
     ctx.engine.op_log.keep_records()
-    return partition.witnessed(spec.witnesses)
+    # A witness may have become the rank that runs for a part of its class.
+    runs = partition.calls if split is not None else lambda _: False
+    return partition.witnessed([rank for rank in spec.witnesses if not runs(rank)])
 
 
 def _ports_told(changes: Changes[PortSpec] | None) -> str:
@@ -91,7 +95,7 @@ def _check_limit(partition: Partition, before: Partition | None, limit: int) -> 
     """Checks that there are not too many classes.
 
     Args:
-        before: The partition that it refines, by the SIPs of the ranks; None if it is by roles.
+        before: The partition by roles that it refines; None if it is this one.
 
     Raises:
         NotAlikeError: If there are.

@@ -12,6 +12,7 @@ from kernbench.ccl.model import CollectiveModel
 from kernbench.ccl.tuner import Choices
 from kernbench.classes.partition import Partition
 from kernbench.classes.roles import Role
+from kernbench.classes.splits import Splits
 from kernbench.des import Event
 from kernbench.errors import KernbenchError, UsageError, call_site, site_fact
 from kernbench.operations import cuda
@@ -72,6 +73,8 @@ class RuntimeContext:
             messages receives from any source take, and what hosts read. By default a schedule is
             made if the specification has picks.
         calls: Notes what ranks call together; None if nobody asks.
+        splits: With `collapse`, the classes that earlier attempts of the run have split, see
+            `kernbench.classes.splits.until_stable`; None at the first attempt.
 
     Raises:
         UsageError: If the machine cannot be made or lacks one of the devices, or if the engine or
@@ -99,6 +102,7 @@ class RuntimeContext:
         progress: Progress | None = None,
         schedule: Schedule | None = None,
         calls: Calls | None = None,
+        splits: Splits | None = None,
     ) -> None:
         spec = _specification(spec, engine, target_device)
         if engine is None:
@@ -111,7 +115,9 @@ class RuntimeContext:
         check_collapse(spec)
         engine.loop.limit = spec.max_time_ps or None
         engine.loop.on_limit = time_limit.on_main(spec.max_time_ps)
-        self.shared: Final = Shared(spec, engine, schedule, calls)
+        self.shared: Final = Shared(
+            spec, engine, schedule, calls, Splits() if splits is None else splits
+        )
         self.correlation_id: Final = spec.name if correlation_id is None else correlation_id
         self.argv: Final = list(spec.arguments)
         self.quiet: Final = quiet
@@ -248,6 +254,11 @@ class RuntimeContext:
     def collapsed(self) -> Sequence[Partition]:
         """Classes of the ranks of each spawn that was collapsed."""
         return self.shared.collapsed
+
+    @property
+    def splits(self) -> Splits:
+        """Classes that earlier attempts of the run have split."""
+        return self.shared.splits
 
     @property
     def collectives(self) -> CollectiveModel:

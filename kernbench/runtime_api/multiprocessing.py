@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from kernbench.classes.partition import NotAlikeError
 from kernbench.des import Carriers, InterruptedContextError, turn
 from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
 from kernbench.process.process import MAIN, Session, current_process
@@ -104,10 +105,17 @@ def spawn_on(
         )
     partition = partition_of(ctx, nprocs)
     process.synchronize()
-    with turn(), _collecting_rarely():
-        Spawn(
-            ctx, process, fn, args, nprocs, carriers=carriers, light=light, partition=partition
-        ).run()
+    # Where each rank is a class, nobody stands for another one, and nothing is to be proved.
+    stood = partition if partition is not None and len(partition) < nprocs else None
+    spawned = Spawn(ctx, process, fn, args, nprocs, carriers=carriers, light=light, partition=stood)
+    try:
+        with turn(), _collecting_rarely():
+            spawned.run()
+    except (SpawnException, NotAlikeError) as error:
+        if stood is not None:
+            errors = error.errors.values() if isinstance(error, SpawnException) else [error]
+            ctx.splits.note(len(ctx.collapsed), stood, spawned.met, errors)
+        raise
     if partition is not None:
         check_witnesses(ctx, partition)
         ctx.collapsed.append(partition)

@@ -11,6 +11,7 @@ from kernbench.ccl.model import CollectiveModel
 from kernbench.ccl.tuner import Choices
 from kernbench.classes.partition import Partition
 from kernbench.classes.roles import Role
+from kernbench.classes.splits import Splits
 from kernbench.des import Event
 from kernbench.process.process import Process
 from kernbench.process.types import DeviceSelector
@@ -34,6 +35,7 @@ class Shared:
         schedule: Decides which message each receive from any source takes; None: the message that
             comes first.
         calls: Notes what ranks call together; None if nobody asks.
+        splits: See the attribute.
 
     Attributes:
         spec: Specification of the run.
@@ -49,6 +51,7 @@ class Shared:
         on_choice: Called with a line of text when an algorithm is chosen for the first time.
         roles: Returns the role of a rank, as the program says; None for one role.
         collapsed: Classes of the ranks of each spawn that was collapsed.
+        splits: Classes that earlier attempts of the run have split.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class Shared:
         engine: GraphEngine,
         schedule: Schedule | None,
         calls: Calls | None,
+        splits: Splits,
     ) -> None:
         self.spec: Final = spec
         self.engine: Final = engine
@@ -75,6 +79,7 @@ class Shared:
         self.on_choice: Callable[[str], None] | None = None
         self.roles: Role | None = None
         self.collapsed: list[Partition] = []
+        self.splits: Final = splits
         self._main: weakref.ref[Process] | None = None
 
     def set_main(self, main: Process) -> None:

@@ -1,10 +1,14 @@
 """One run, from its specification to what came of it."""
 
+import io
+import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from kernbench.classes.splits import Splits
 from kernbench.config.near import did_you_mean
 from kernbench.config.shipped import shipped
 from kernbench.errors import UsageError
@@ -71,7 +75,9 @@ def run_once(
 ) -> Outcome:
     """Runs a program to its end on a fresh machine; what it raises is part of what is returned.
 
-    A program that leaves results that JSON cannot hold has failed, with a `UsageError`.
+    A program that leaves results that JSON cannot hold has failed, with a `UsageError`. With
+    `collapse`, it begins again when classes of its ranks are split; it prints what its last attempt
+    does.
 
     Args:
         spec: Specification of the run, with a bench.
@@ -81,6 +87,30 @@ def run_once(
         calls: See `RuntimeContext`.
         ready: Called with the context before the program runs.
     """
+    splits = Splits()
+
+    def attempt() -> Outcome:
+        return _attempt(spec, quiet, progress, schedule, calls, ready, splits)
+
+    if spec.collapse == "off":
+        return attempt()
+    while True:
+        with redirect_stdout(io.StringIO()) as printed:
+            outcome = attempt()
+        if outcome.error is None or not splits.grown():
+            sys.stdout.write(printed.getvalue())
+            return outcome
+
+
+def _attempt(
+    spec: RunSpec,
+    quiet: bool,
+    progress: Progress | None,
+    schedule: Schedule | None,
+    calls: Calls | None,
+    ready: Callable[[RuntimeContext], None] | None,
+    splits: Splits,
+) -> Outcome:
     assert spec.bench is not None
     context = None
     status: object = None
@@ -88,7 +118,12 @@ def run_once(
         with (
             program_of(spec, find_program(spec)) as program,
             RuntimeContext(
-                spec, quiet=quiet, progress=progress, schedule=schedule, calls=calls
+                spec,
+                quiet=quiet,
+                progress=progress,
+                schedule=schedule,
+                calls=calls,
+                splits=splits,
             ) as context,
         ):
             if ready is not None:

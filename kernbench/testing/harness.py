@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from kernbench.classes.splits import Splits, until_stable
 from kernbench.errors import UsageError
 from kernbench.ranks.exploring import Explored, explore
 from kernbench.ranks.schedules import Schedule
@@ -45,19 +46,22 @@ class Kernbench:
         given = fields if machine is None else {"machine": machine, **fields}
         return self.context_of(spec_of_arguments("kernbench.context", given))
 
-    def context_of(self, spec: RunSpec, schedule: Schedule | None = None) -> RuntimeContext:
+    def context_of(
+        self, spec: RunSpec, schedule: Schedule | None = None, splits: Splits | None = None
+    ) -> RuntimeContext:
         """Returns a context of a run specification, on a fresh machine.
 
         Args:
             schedule: Schedule with the picks of `spec`; notes the matches of receives from any
                 source. None: the context makes one if it needs one.
+            splits: See `RuntimeContext`.
 
         Raises:
             UsageError: If the machine cannot be made.
         """
         __tracebackhide__ = True
         try:
-            ctx = RuntimeContext(spec, schedule=schedule)
+            ctx = RuntimeContext(spec, schedule=schedule, splits=splits)
         except UsageError as error:
             # The mistake is in the test, so the frames below the test would not help.
             raise error.with_traceback(None) from None
@@ -74,6 +78,9 @@ class Kernbench:
     ) -> RuntimeContext:
         """Calls `worker(rank, *args)` once for each rank of a fresh machine.
 
+        With `collapse="exact"`, it calls the worker of one rank of each class, anew on a fresh
+        machine whenever classes are split.
+
         Args:
             worker: Function that runs as each rank.
             args: Arguments of the worker after the rank.
@@ -88,9 +95,15 @@ class Kernbench:
             SpawnException: If a rank failed.
         """
         __tracebackhide__ = True
-        ctx = self.context_of(spec_of_arguments("kernbench.spawn", fields, ("args", "nprocs")))
-        with ctx:
-            ctx.multiprocessing.spawn(worker, args=args, nprocs=nprocs)
+        spec = spec_of_arguments("kernbench.spawn", fields, ("args", "nprocs"))
+
+        def attempt(splits: Splits) -> RuntimeContext:
+            __tracebackhide__ = True
+            with self.context_of(spec, splits=splits) as ctx:
+                ctx.multiprocessing.spawn(worker, args=args, nprocs=nprocs)
+            return ctx
+
+        ctx = until_stable(attempt)
         self._spans.extend(open_spans(ctx))
         return ctx
 

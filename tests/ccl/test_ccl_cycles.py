@@ -187,16 +187,9 @@ def test_the_last_message_of_an_exchange_is_recorded_when_it_leaves() -> None:
         assert outcome(4, size) == outcome(NEVER, size)
 
 
-@pytest.mark.parametrize(
-    ("name", "operation"),
-    [("chain", "broadcast"), ("direct", "all_to_all"), ("direct", "gather"), ("direct", "scatter")],
-)
-def test_twice_the_size_costs_no_more_messages(
-    topology: Callable[[str], Topology],
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    operation: str,
-) -> None:
+@pytest.fixture
+def messages_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Log], int]:
+    """Runs what was issued, and returns how many messages were replayed."""
     posted = [0]
     post = Queue.post
 
@@ -206,17 +199,45 @@ def test_twice_the_size_costs_no_more_messages(
 
     monkeypatch.setattr(Queue, "post", counted)
 
-    def messages(nbytes: int) -> int:
+    def run(log: Log) -> int:
         posted[0] = 0
+        log.run()
+        return posted[0]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("name", "operation"),
+    [("chain", "broadcast"), ("direct", "all_to_all"), ("direct", "gather"), ("direct", "scatter")],
+)
+def test_twice_the_size_costs_no_more_messages(
+    topology: Callable[[str], Topology],
+    messages_of: Callable[[Log], int],
+    name: str,
+    operation: str,
+) -> None:
+    def messages(nbytes: int) -> int:
         log = Log(topology("sip8"), record=False)
         size = nbytes // 4 // (8 if operation == "all_to_all" else 1)
         log.issue(name, even(operation, 8, size), *SMALL, starts=skewed(8, 1, 10_000_000))
-        log.run()
-        return posted[0]
+        return messages_of(log)
 
     most = messages(1 << 29)
     assert most < (1 << 29) // 4096 * 7 // 30
     assert messages(1 << 30) < most + (1 << 29) // 4096 * 7 // 100
+
+
+def test_a_rate_that_settles_late_is_found_soon(messages_of: Callable[[Log], int]) -> None:
+    # Messages queue up at some senders until all slots are full; from then on turns are the same.
+    ranks, slots = 32, 16
+    log = Log(load_topology("h200x8_x4_nodes").topology_obj, record=False)
+    starts = skewed(ranks, 1, 10_000_000)
+    log.issue("two_level", even("all_gather", ranks, 1 << 26), starts=starts)
+
+    # In each exchange slots are filled, ranks are at most as many turns apart at its end, and few
+    # turns pass between.
+    assert messages_of(log) < (ranks - 1) * ranks * (2 * slots + 8)
 
 
 def two_at_once(topology: Topology, seed: int, late: int, *, long: int, shadow: bool) -> Any:

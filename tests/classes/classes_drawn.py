@@ -8,6 +8,7 @@ import hypothesis.strategies as st
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench.classes.partition import NotAlikeError
+from kernbench.classes.splits import Splits, until_stable
 from kernbench.process.process import current_process
 from kernbench.run_spec import RunSpec
 from kernbench.run_spec.values import Collapse
@@ -59,12 +60,15 @@ class Case:
         algorithm: Of all collectives.
         mesh: Ranks along `tp`, `dp` and `pp`, fastest first.
         steps: The program.
+        slow: Ranks whose SIPs start commands later, and by how many microseconds; maybe none of
+            the machine.
     """
 
     machine: str
     algorithm: str
     mesh: tuple[int, int, int]
     steps: tuple[Step, ...]
+    slow: tuple[tuple[int, int], ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -73,8 +77,8 @@ class Case:
         return tp * dp * pp
 
 
-def cases(most: int) -> st.SearchStrategy[Case]:
-    """Returns cases of at most so many ranks."""
+def cases(most: int, stragglers: int = 0) -> st.SearchStrategy[Case]:
+    """Returns cases of at most so many ranks, some of which may be slow."""
     extents = st.sampled_from([1, 2, 3, 4, 6, 8, 16, 32])
     meshes = st.tuples(extents, extents, st.sampled_from([1, 2, 3, 4]))
     steps = st.builds(
@@ -92,6 +96,11 @@ def cases(most: int) -> st.SearchStrategy[Case]:
         algorithm=st.sampled_from(ALGORITHMS),
         mesh=meshes,
         steps=st.lists(steps, min_size=1, max_size=5).map(tuple),
+        slow=st.lists(
+            st.tuples(st.integers(0, most - 1), st.sampled_from([3, 50])),
+            max_size=stragglers,
+            unique_by=lambda pair: pair[0],
+        ).map(tuple),
     )
     return drawn.filter(lambda case: 2 <= case.ranks <= most)
 
@@ -157,9 +166,18 @@ def _worker(rank: int, case: Case, clocks: dict[int, list[int]]) -> None:
     dist.destroy_process_group()
 
 
-def _run(case: Case, collapse: Collapse) -> tuple[RuntimeContext, dict[int, list[int]]]:
+def _run(
+    case: Case, collapse: Collapse, splits: Splits | None = None
+) -> tuple[RuntimeContext, dict[int, list[int]]]:
     name, changes = MACHINES[case.machine]
-    overrides = (*changes, f"defaults.algorithm={case.algorithm}")
+    overrides = [*changes, f"defaults.algorithm={case.algorithm}"]
+    changed = [
+        f"{{which: [{rank}], sip: {{launch: {us} us}}}}"
+        for rank, us in case.slow
+        if rank < case.ranks
+    ]
+    if changed:
+        overrides.append(f"system.sips.changed=[{', '.join(changed)}]")
     # Whole nodes, of which the last may be idle.
     sips = max(-(-case.ranks // 8) * 8, 8)
     spec = RunSpec(
@@ -169,7 +187,7 @@ def _run(case: Case, collapse: Collapse) -> tuple[RuntimeContext, dict[int, list
         record="full",
         collapse=collapse,
     )
-    ctx = RuntimeContext(spec)
+    ctx = RuntimeContext(spec, splits=splits)
     tp, dp, _ = case.mesh
     ctx.roles = lambda rank: f"stage {rank // (tp * dp)}"
     clocks: dict[int, list[int]] = {}
@@ -178,14 +196,20 @@ def _run(case: Case, collapse: Collapse) -> tuple[RuntimeContext, dict[int, list
     return ctx, clocks
 
 
-def refused(case: Case) -> NotAlikeError | None:
+def refused(case: Case, *, split: bool = True) -> NotAlikeError | None:
     """Compares a collapsed run with the run of every rank.
+
+    Args:
+        split: Whether classes may be split.
 
     Returns:
         Why the case is refused; None if it is not, and all is equal.
     """
     try:
-        ctx, some = _run(case, "exact")
+        if split:
+            ctx, some = until_stable(lambda splits: _run(case, "exact", splits))
+        else:
+            ctx, some = _run(case, "exact")
     except NotAlikeError as error:
         return error
     except Exception as error:

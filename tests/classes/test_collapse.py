@@ -16,9 +16,15 @@ from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
 
 
-def _case(machine: str, mesh: tuple[int, int, int], *kinds: str, algorithm: str = "auto") -> Case:
+def _case(
+    machine: str,
+    mesh: tuple[int, int, int],
+    *kinds: str,
+    algorithm: str = "auto",
+    slow: tuple[tuple[int, int], ...] = (),
+) -> Case:
     steps = [Step(kind, along, 1 << 14, False, False, -1) for kind, along in map(str.split, kinds)]
-    return Case(machine, algorithm, mesh, tuple(steps))
+    return Case(machine, algorithm, mesh, tuple(steps), slow)
 
 
 @pytest.mark.parametrize(
@@ -34,6 +40,28 @@ def _case(machine: str, mesh: tuple[int, int, int], *kinds: str, algorithm: str 
     ids=lambda case: f"{case.machine} {case.mesh}",
 )
 def test_times_records_and_memory_are_those_of_every_rank(case: Case) -> None:
+    assert refused(case, split=False) is None
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        # Late ranks, for which others wait, each to another picosecond.
+        _case("switch", (8, 1, 1), "all_reduce tp", slow=((3, 50),)),
+        _case("switch", (4, 4, 2), "all_gather tp", "message tp", slow=((5, 30), (6, 7))),
+        _case("nodes of 8", (8, 4, 2), "all_gather tp", "message dp", slow=((5, 30),)),
+        _case(
+            "nodes of 4", (4, 8, 1), "all_reduce dp", "work tp", algorithm="ring", slow=((9, 3),)
+        ),
+        _case("ring", (1, 8, 1), "all_reduce dp", algorithm="ring", slow=((5, 30),)),
+        # Ranks whose ports, or whose ends, are told apart by the algorithm alone.
+        _case("switch", (8, 1, 1), "broadcast tp", algorithm="ring"),
+        _case("switch", (4, 2, 1), "all_reduce tp", algorithm="nccl_tree"),
+    ],
+    ids=lambda case: f"{case.machine} {case.mesh} {case.slow}",
+)
+def test_classes_are_split_where_their_ranks_are_told_apart(case: Case) -> None:
+    assert refused(case, split=False) is not None
     assert refused(case) is None
 
 
@@ -64,7 +92,7 @@ def test_times_records_and_memory_are_those_of_every_rank(case: Case) -> None:
     ids=["links of others", "other places", "other ports"],
 )
 def test_what_is_not_proved_is_refused(case: Case, report: str) -> None:
-    error = refused(case)
+    error = refused(case, split=False)
 
     assert error is not None
     assert str(error) == report
@@ -81,12 +109,18 @@ def test_collectives_of_two_dimensions_may_not_meet_at_a_link() -> None:
     )
 
 
-def _drawn(most: int, examples: int) -> Counter[bool]:
-    """Returns how many drawn cases are exact, and how many are refused."""
+def _drawn(most: int, examples: int, stragglers: int = 0) -> Counter[bool]:
+    """Returns how many drawn cases are exact, and how many are refused.
+
+    Args:
+        most: Most ranks of a case.
+        examples: How many cases.
+        stragglers: Most slow ranks of a case.
+    """
     found: Counter[bool] = Counter()
 
     @settings(max_examples=examples)
-    @given(cases(most))
+    @given(cases(most, stragglers))
     def compare(case: Case) -> None:
         found[refused(case) is None] += 1
 
@@ -95,17 +129,19 @@ def _drawn(most: int, examples: int) -> Counter[bool]:
 
 
 def test_drawn_programs() -> None:
-    assert _drawn(64, 30)[True] >= 12
+    assert _drawn(64, 30, 2)[True] >= 15
 
 
 @pytest.mark.slow
 def test_more_drawn_programs() -> None:
-    assert _drawn(64, 200)[True] >= 80
+    assert _drawn(64, 200)[True] >= 100
+    assert _drawn(64, 200, 3)[True] >= 100
 
 
 @pytest.mark.at_length
 def test_many_drawn_programs_on_many_ranks() -> None:
     assert _drawn(1024, 500)[True] >= 150
+    assert _drawn(256, 200, 3)[True] >= 60
 
 
 @pytest.mark.parametrize(
