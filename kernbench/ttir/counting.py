@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -70,6 +70,24 @@ class Access:
     nbytes: int
 
 
+class TextLoop(NamedTuple):
+    """A loop of a kernel's text.
+
+    Attributes:
+        innermost: Whether it has no loop inside.
+        turns: Its turns in all programs together.
+        tiles: Elements and bytes of an element of each tile that a turn loads.
+        waits: Whether a turn waits for what it loads, or an atomic operation returns.
+        step: What a turn adds to the loop's counter; 0 if that is not known.
+    """
+
+    innermost: bool
+    turns: int
+    tiles: Sequence[tuple[int, int]]
+    waits: bool = True
+    step: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What a launch does.
@@ -77,9 +95,7 @@ class Work:
     Attributes:
         turns: How many programs, and turns of innermost loops of each of them; runs of equal ones
             in the order of the grid, or with many programs in the order of turns.
-        loops: Of each loop in the order of the text: whether it is an innermost one, its turns in
-            all programs together, and elements and bytes of an element of each tile that a turn
-            loads.
+        loops: Its loops, in the order of the text.
         accesses: Loads and stores.
         flop: Operations of products, by type of the operands as a machine's file names it.
         issued: Estimate of what the threads of all programs together issue: outside of innermost
@@ -90,7 +106,7 @@ class Work:
     """
 
     turns: Sequence[tuple[int, int]]
-    loops: Sequence[tuple[bool, int, Sequence[tuple[int, int]]]]
+    loops: Sequence[TextLoop]
     accesses: Sequence[Access]
     flop: Mapping[str, int]
     issued: tuple[int, int]
@@ -199,7 +215,8 @@ def _work(
         if block.loop:
             kinds = [moved(each) for each, _ in block.operations if each.name in LOADS]
             loaded_tiles = [(kind.numel, kind.dtype.itemsize) for kind in kinds]
-            loops.append((block.innermost, often, loaded_tiles))
+            told = block.innermost, often, loaded_tiles, block.waits, block.step
+            loops.append(TextLoop(*told))
             if block.innermost:
                 turns += all_ if each is None else all_ + each
         loaded = 0

@@ -92,6 +92,29 @@ def takes_all(
 
 
 @triton.jit
+def iterates(out, n, BLOCK: tl.constexpr):
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = place.to(tl.float32)
+    for _ in range(n):
+        x = x * 1.0001 + 0.5
+    tl.store(out + place, x)
+
+
+@triton.jit
+def fills(out, n, BLOCK: tl.constexpr):
+    first = tl.program_id(0) * n * BLOCK + tl.arange(0, BLOCK)
+    for turn in range(n):
+        tl.store(out + first + turn * BLOCK, 1.0)
+
+
+@triton.jit
+def copies(given, out, n, BLOCK: tl.constexpr):
+    for first in range(0, n, BLOCK):
+        place = first + tl.arange(0, BLOCK)
+        tl.store(out + place, tl.load(given + place))
+
+
+@triton.jit
 def of_descriptor(given, out, M: tl.constexpr, N: tl.constexpr):
     block = given.load([tl.program_id(0) * M, 0])
     rows, columns = tl.arange(0, M)[:, None], tl.arange(0, N)[None, :]
