@@ -11,7 +11,7 @@ from kernbench.ttir.arithmetic import Array
 from kernbench.ttir.compiling import LOOPS, Compiler, Handler, used_in
 from kernbench.ttir.executing import HANDLERS
 from kernbench.ttir.flow import called, run_blocks, run_body
-from kernbench.ttir.frames import Frame, Held, Launch, Step
+from kernbench.ttir.frames import Frame, Held, Launch, Patience, Step
 from kernbench.ttir.memory import Memory
 from kernbench.ttir.module import Block, Function, Module, Operation, Region, Value, within
 from kernbench.ttir.roots import roots_of
@@ -61,9 +61,15 @@ class Counts(Launch):
     """
 
     def __init__(
-        self, grid: tuple[int, int, int], memory: Memory | None, programs: Array, blocks: int
+        self,
+        grid: tuple[int, int, int],
+        memory: Memory | None,
+        programs: Array,
+        blocks: int,
+        patience: Patience | None,
     ) -> None:
-        super().__init__(grid, Memory({}) if memory is None else memory, lambda _: None)
+        given = Memory({}) if memory is None else memory
+        super().__init__(grid, given, lambda _: None, patience=patience)
         self.known: Final = memory is not None
         self.programs: Final = programs
         self.most: Final = len(programs)
@@ -277,9 +283,10 @@ class Slice:
         grid: tuple[int, int, int],
         arguments: Sequence[Held],
         memory: Memory | None,
+        patience: Patience | None,
     ) -> Counts:
         """Returns a launch that has been counted."""
-        launch = Counts(grid, memory, programs, len(self.blocks))
+        launch = Counts(grid, memory, programs, len(self.blocks), patience)
         values: list[Any] = [None] * self._compiled.function.values
         for value, held in zip(self._compiled.function.arguments, arguments, strict=True):
             values[value.number] = held

@@ -23,10 +23,11 @@ from kernbench.ttir.counted import (
     Slice,
     moved,
 )
-from kernbench.ttir.frames import Held
+from kernbench.ttir.frames import Held, Patience, ProgramError
 from kernbench.ttir.looking import Addresses, Masks
 from kernbench.ttir.memory import Memory
 from kernbench.ttir.module import Module, Operation
+from kernbench.ttir.reports import report
 from kernbench.ttir.rows import once
 
 _RATES: Final = {
@@ -151,13 +152,18 @@ class Counter:
     """
 
     def __init__(self, module: Module) -> None:
+        self._name: Final = module.kernel.name
         self._ways: Final = Slice(module)
         self.looks: Final = self._ways.loads
         self._masks: Final = Masks(module)
         self._addresses: Final = Addresses(module)
 
     def count(
-        self, grid: tuple[int, int, int], arguments: Sequence[Held], memory: Memory | None
+        self,
+        grid: tuple[int, int, int],
+        arguments: Sequence[Held],
+        memory: Memory | None,
+        patience: Patience | None = None,
     ) -> Work:
         """Returns what a launch does.
 
@@ -167,13 +173,18 @@ class Counter:
         Args:
             arguments: What the kernel is given, as of `Executable.run`.
             memory: What programs may read that choose their ways by it; None without numbers.
+            patience: As of `Executable.run`.
 
         Raises:
             UnsupportedError: If ways depend on numbers in memory, and there are none.
-            KernbenchError: If a program looks for its way in other memory (M1).
+            KernbenchError: If a program looks for its way in other memory (M1), or never ends (K5).
         """
         total = prod(grid)
-        ways = self._ways.run(_spread(total, _PROGRAMS), grid, arguments, memory)
+        try:
+            ways = self._ways.run(_spread(total, _PROGRAMS), grid, arguments, memory, patience)
+        except ProgramError as error:
+            given = Memory({}) if memory is None else memory
+            raise report(error, self._name, grid, given) from None
         shares: dict[int, Fraction] = {}
         for part, elements, fewest in (
             (self._masks, _ELEMENTS, _FEWEST),
@@ -181,7 +192,9 @@ class Counter:
         ):
             if part.marked:
                 few = _spread(total, max(fewest, elements // part.largest))
-                for site, (there, whole) in part.run(few, grid, arguments, memory).seen.items():
+                for site, (there, whole) in part.run(
+                    few, grid, arguments, memory, None
+                ).seen.items():
                     shares[site] = shares.get(site, Fraction(1)) * Fraction(there, whole or 1)
         return _work(self._ways.blocks, ways, shares, total)
 

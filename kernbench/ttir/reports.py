@@ -56,6 +56,10 @@ class KernelWaitError(KernbenchError):
     """A program waits for what no program before it writes (K7)."""
 
 
+class KernelEndlessError(KernbenchError):
+    """A program goes on and on in a loop (K5)."""
+
+
 def report(
     error: ProgramError, kernel: str, grid: tuple[int, int, int], memory: Memory
 ) -> KernbenchError:
@@ -87,6 +91,13 @@ def report(
             [*facts, "programs run one after the other, in the order of the grid"],
             hint="let programs wait only for what programs with lower numbers write",
             code="K7",
+        )
+    if error.kind == "endless":
+        return KernelEndlessError(
+            f"{program} {error.message}",
+            [*facts, "the time is this host's; on a GPU the kernel might never end"],
+            hint="look at what ends the loop; --watchdog or watchdog_s= sets the limit",
+            code="K5",
         )
     lane = f", lane {_tuple(error.lane)}" if error.lane else ""
     said = error.message or "an assertion does not hold"

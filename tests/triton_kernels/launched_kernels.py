@@ -101,6 +101,14 @@ def iterates(out, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def never_ends(x):
+    i = 0
+    while i >= 0:
+        i = (i + 1) % 1000
+    tl.store(x, i)
+
+
+@triton.jit
 def fills(out, n, BLOCK: tl.constexpr):
     first = tl.program_id(0) * n * BLOCK + tl.arange(0, BLOCK)
     for turn in range(n):

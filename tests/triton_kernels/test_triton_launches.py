@@ -13,6 +13,7 @@ from bridge_devices import in_main, on_ranks
 
 from kernbench import caches
 from kernbench.errors import KernbenchError, UsageError
+from kernbench.ranks import watchdog
 from kernbench.ranks.spawn_errors import SpawnException
 from kernbench.triton.registering import _known_by_its_files
 
@@ -505,3 +506,19 @@ def test_names_of_triton_are_there_and_the_ones_that_are_missing_are_told() -> N
         check_names("3.99.0", {"triton.testing": sys.modules["json"]})
     with pytest.raises(UsageError, match=r"Triton 3.5.1 is installed"):
         check_names("3.5.1", {})
+
+
+@pytest.mark.parametrize("data", [True, False])
+def test_a_loop_that_never_ends_is_stopped_with_its_line(
+    data: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sooner(limit: float) -> Any:
+        assert limit == watchdog.SECONDS
+        return watchdog.patience(0.2)
+
+    monkeypatch.setattr("kernbench.triton.launches.patience", sooner)
+    with pytest.raises(SpawnException) as caught:
+        alone(lambda: kernels.never_ends[(1,)](torch.zeros(1, device="cuda")), data=data)
+    (error,) = caught.value.errors.values()
+    assert "[K5] program (0, 0, 0) of never_ends goes on and on in a loop, 0.2 s" in str(error)
+    assert "while i >= 0:" in str(error)
