@@ -152,7 +152,7 @@ class Counter:
     """
 
     def __init__(self, module: Module) -> None:
-        self._name: Final = module.kernel.name
+        self._module: Final = module
         self._ways: Final = Slice(module)
         self.looks: Final = self._ways.loads
         self._masks: Final = Masks(module)
@@ -184,7 +184,7 @@ class Counter:
             ways = self._ways.run(_spread(total, _PROGRAMS), grid, arguments, memory, patience)
         except ProgramError as error:
             given = Memory({}) if memory is None else memory
-            raise report(error, self._name, grid, given) from None
+            raise report(error, self._module, grid, given) from None
         shares: dict[int, Fraction] = {}
         for part, elements, fewest in (
             (self._masks, _ELEMENTS, _FEWEST),

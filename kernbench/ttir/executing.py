@@ -115,7 +115,7 @@ class Executable:
         def warn(error: ProgramError, cause: Operation) -> None:
             if (error.operation, cause) not in self._warned:
                 self._warned.add((error.operation, cause))
-                warning(report(error, self.module.kernel.name, grid, memory), error.operation)
+                warning(report(error, self.module, grid, memory), error.operation)
 
         beside, name = memory.beside, self.module.kernel.name
 
@@ -136,7 +136,7 @@ class Executable:
                     beside.begin(total, memory.touched)
                     beside.end()
         except ProgramError as error:
-            raise report(error, self.module.kernel.name, grid, memory) from None
+            raise report(error, self.module, grid, memory) from None
         except RaceError as error:
             raise race(error, self.module.kernel.name, grid, memory) from None
 

@@ -206,6 +206,7 @@ class ProgramError(Exception):
         lane: Place of the first element in the tile.
         outside: Which elements are outside of the memory, if some are.
         cause: Why what is used is not defined, if it is not.
+        frame: What the program holds, if a report is to look at it.
     """
 
     def __init__(
@@ -217,8 +218,10 @@ class ProgramError(Exception):
         lane: tuple[int, ...],
         outside: OutsideError | None = None,
         cause: Cause | None = None,
+        frame: Frame | None = None,
     ) -> None:
         super().__init__(message)
+        self.frame = frame
         self.kind, self.operation, self.message = kind, operation, message
         self.program, self.lane, self.outside, self.cause = program, lane, outside, cause
 
