@@ -101,6 +101,13 @@ def iterates(out, n, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def makes_a_descriptor(given, out, M: tl.constexpr, N: tl.constexpr):
+    block = tl.make_tensor_descriptor(given, [M, N], [N, 1], [M, N]).load([0, 0])
+    place = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    tl.store(out + place, block)
+
+
+@triton.jit
 def never_ends(x):
     i = 0
     while i >= 0:

@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::Deprecation
 import launched_kernels as kernels  # noqa: E402 - after the check that Triton is there
 import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
+from triton.runtime import _allocation  # noqa: E402
 from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
 
 dist: Any = torch.distributed
@@ -325,6 +326,29 @@ def measured_in_no_way() -> None:
     triton.testing.do_bench(lambda: None, return_mode="mode")  # launched
 
 
+def of_four_axes() -> None:
+    x = torch.zeros(4, device="cuda")
+    kernels.adds_one[(1, 1, 1, 1)](x, 4, BLOCK=4)  # launched
+
+
+def without_allocator() -> None:
+    x = torch.zeros(16, 16, device="cuda")
+    kernels.makes_a_descriptor[(1,)](x, x, M=16, N=16)  # launched
+
+
+def test_an_allocator_lets_programs_make_descriptors() -> None:
+    def work() -> float:
+        given, out = torch.ones(16, 16, device="cuda"), torch.zeros(16, 16, device="cuda")
+        allocate = _allocation._allocator.set(lambda size, align, stream: None)
+        try:
+            kernels.makes_a_descriptor[(1,)](given, out, M=16, N=16)
+        finally:
+            _allocation._allocator.reset(allocate)
+        return float(out.sum())
+
+    assert alone(work) == 256
+
+
 @pytest.mark.parametrize(
     ("work", "said"),
     [
@@ -343,6 +367,8 @@ def measured_in_no_way() -> None:
         ),
         (host_reads_unwritten, "[M5] 4 of 8 elements of tensor [8] torch.float32"),
         (shares_elements, "[M12] program (0, 0, 0) and other programs of rows touch the same"),
+        (of_four_axes, "[K1] kernel adds_one: a grid has one to three extents; got (1, 1, 1, 1)"),
+        (without_allocator, "Kernel requires a runtime memory allocation, but no allocator was"),
         (no_whole_extent, "[K1] kernel adds_one: extents of a grid are whole numbers"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
