@@ -12,7 +12,7 @@ from kernbench.ttir.frames import BlockOf, ProgramError
 from kernbench.ttir.marked import Cause
 from kernbench.ttir.memory import Memory, OutsideError
 from kernbench.ttir.module import Module, Operation, Site
-from kernbench.ttir.races import MANY, RaceError
+from kernbench.ttir.races import RaceError
 from kernbench.ttir.wrapping import wrapped
 
 _LIBRARY: Final = "triton/language/"
@@ -143,7 +143,7 @@ def race(
     (first, other), (second, mine) = error.first, error.second
     label, place = _placed(error.address, memory)
     who = f"program {program_of(mine, grid)}"
-    whom = "other programs" if other == MANY else f"program {program_of(other, grid)}"
+    whom = f"program {program_of(other, grid)}"
     if other == mine:
         title = f"lanes of {who} of {kernel} store different values to the same element of {label}"
         facts = []

@@ -366,7 +366,7 @@ def test_an_allocator_lets_programs_make_descriptors() -> None:
             "[M5] tl.load reads what nothing has written of argument x, a tensor of 8",
         ),
         (host_reads_unwritten, "[M5] 4 of 8 elements of tensor [8] torch.float32"),
-        (shares_elements, "[M12] program (0, 0, 0) and other programs of rows touch the same"),
+        (shares_elements, "[M12] program (0, 0, 0) and program (1, 0, 0) of rows touch the same"),
         (of_four_axes, "[K1] kernel adds_one: a grid has one to three extents; got (1, 1, 1, 1)"),
         (without_allocator, "Kernel requires a runtime memory allocation, but no allocator was"),
         (no_whole_extent, "[K1] kernel adds_one: extents of a grid are whole numbers"),
