@@ -1,4 +1,4 @@
-"""The guard against code that never yields (K5): the only place that looks at a wall clock.
+"""The guard against code that never yields (K5): the only place that looks at a clock of the host.
 
 One daemon thread for the whole process, started with the first spawn, wakes many times per limit
 and looks whose code is running. It adds up how long a user's own code has run since the last
@@ -193,6 +193,20 @@ def end() -> None:
     """Ends the watch."""
     global _watch  # noqa: PLW0603
     _watch = None
+
+
+def patience(limit: float) -> Callable[[], float]:
+    """Returns what tells, from now on, whether a user's loop has run too long.
+
+    For loops that this package runs itself, such as those of a kernel: the thread does not count
+    its time. The loop asks, and gets the limit in seconds once it has passed it, else 0. The time
+    is that of the calling thread's processor, so that no busy host stops a loop.
+
+    Args:
+        limit: Seconds that it may take; 0 for no limit.
+    """
+    begin = time.thread_time()
+    return lambda: limit if limit and time.thread_time() - begin >= limit else 0.0
 
 
 def _look_around() -> None:

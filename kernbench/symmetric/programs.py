@@ -23,7 +23,7 @@ from kernbench.symmetric.regions import Block
 from kernbench.ttir.arithmetic import Array
 from kernbench.ttir.memory import Allocation
 from kernbench.ttir.module import Operation
-from kernbench.ttir.races import MANY, Access, Spans, flat, spans_of
+from kernbench.ttir.races import Access, Spans, flat, several, spans_of
 from kernbench.ttir.reports import asked, program_of
 from kernbench.ttir.sums import Value, parts_of
 
@@ -129,7 +129,8 @@ class Programs:
                 self._look(word, sem, scope, operation)
         if block is not None and operation.name.startswith("tt.atomic"):
             size = operation.results[0].type.dtype.itemsize
-            who = np.full(len(offsets), by.programs[0] if len(by.programs) == 1 else MANY)
+            first, last = by.programs[0], by.programs[-1]
+            who = np.full(len(offsets), first if first == last else several(first, last))
             lines = np.full(len(offsets), self._number(operation), np.int32)
             kind: Kind = "atomic" if scope == "sys" else "narrow"
             self._note(block.order, kind, Spans(offsets, offsets + size, who, lines))
@@ -197,7 +198,7 @@ class Programs:
 
     def _told(self, spans: Spans, place: int) -> list[str | Fact]:
         program = int(spans.programs[place])
-        which = "programs" if program == MANY else f"program {program_of(program, self._grid)}"
+        which = "programs" if program < 0 else f"program {program_of(program, self._grid)}"
         operation = list(self._operations)[int(spans.lines[place])]
         first, *others = asked(operation)
         return [f"{self._process.name}, {which} of {self._name}: {first}", *others]

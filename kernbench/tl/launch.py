@@ -201,12 +201,19 @@ class Kernel:
         """Returns the extents of a grid.
 
         Args:
-            grid: A number, or one to three of them.
+            grid: One to three numbers.
 
         Raises:
-            LaunchError: If it is no grid (K1).
+            LaunchError: If it is no grid (K1); a number is none, as with Triton.
         """
-        extents = (grid,) if isinstance(grid, int) else tuple(grid)
+        if isinstance(grid, int):
+            raise LaunchError(
+                f"kernel {self.name}: a grid is a tuple of extents; got {grid}",
+                [site_fact(call_site())],
+                hint=f"write {self.name}[({grid},)](...)",
+                code="K1",
+            )
+        extents = tuple(grid)
         whole = all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in extents)
         if not 1 <= len(extents) <= 3 or not whole:
             raise LaunchError(

@@ -11,7 +11,7 @@ from kernbench.tl.access import Region, Scattered, Unknown, Window, extent, flat
 from kernbench.tl.tile import Tile
 from kernbench.tl.types import convert
 from kernbench.ttir import races
-from kernbench.ttir.races import MANY, Spans, Touched
+from kernbench.ttir.races import Spans, Touched
 from kernbench.ttir.reports import ProgramRaceError
 
 _MOST_LOADS: Final = 1 << 17
@@ -136,7 +136,7 @@ class Races:
             return
         stores = self._spans(self._stores)
         stored = races.flat(stores)
-        several = np.flatnonzero(stored.programs == MANY)
+        several = np.flatnonzero(stored.programs < 0)
         if self._same_stores and len(several):
             several = self._changed(stored, several)
         if len(several):

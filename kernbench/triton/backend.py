@@ -13,6 +13,7 @@ from typing import Any, Final
 from triton.backends.compiler import GPUTarget, Language
 from triton.backends.driver import DriverBase
 from triton.backends.nvidia.compiler import CUDABackend
+from triton.runtime import _allocation
 
 from kernbench.errors import UsageError, call_site, not_simulated, site_fact
 from kernbench.kernels.grids import LANES
@@ -24,6 +25,9 @@ from kernbench.ttir.locations import in_file
 
 _TEXT: Final = "kernbench"
 """What the last stage is called, and so the end of its file's name in Triton's cache."""
+
+_MAKES: Final = "tt.make_tensor_descriptor"
+"""What a program needs memory of its own for, beside that of its arguments."""
 
 _MOST_PROGRAMS: Final = ((1 << 31) - 1, (1 << 16) - 1, (1 << 16) - 1)
 """The largest grid that CUDA launches, along each axis (CUDA C++ Programming Guide, "Compute
@@ -158,6 +162,7 @@ class Launcher:
 
         Raises:
             LaunchError: If the grid is too large for a device (K1).
+            RuntimeError: Of Triton, if programs make descriptors and nobody allocates them.
             UnsupportedError: If the stream is not the current one.
         """
         del packed
@@ -174,6 +179,7 @@ class Launcher:
             text = function.text
             self._text = text if self._file is None else in_file(text, self._file)
         if all(grid):  # as Triton on a GPU, which launches nothing otherwise
+            self._allocates(function.text)
             launch = Launch(
                 metadata.name,
                 grid,
@@ -187,6 +193,18 @@ class Launcher:
             devices.launch(launch)
         if after is not None:
             after(told)
+
+    def _allocates(self, text: str) -> None:
+        """Asks for the memory in which programs make descriptors, where Triton's launcher does.
+
+        A device without such descriptors has none in its kernels' text.
+
+        Raises:
+            RuntimeError: Of Triton, if the program has not called `triton.set_allocator`.
+        """
+        allocator = _allocation._allocator.get()
+        if _MAKES in text and isinstance(allocator, _allocation.NullAllocator):
+            allocator(0, 0, None)
 
     def _grid(self, extents: tuple[Any, Any, Any]) -> tuple[int, int, int]:
         name = self._metadata.name

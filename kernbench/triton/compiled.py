@@ -10,11 +10,16 @@ from typing import Any, Final
 import triton
 from triton.compiler.compiler import CompiledKernel
 
+from kernbench.errors import call_site, site_fact
+from kernbench.triton.launches import LaunchError
 from kernbench.triton.lowering import stages_of
 from kernbench.triton.machine_code import registers_of
 
 _WORD: Final = 4
 """Bytes of a register, and so of one that is kept in memory."""
+
+_MOST_EXTENTS: Final = 3
+"""Axes of a grid."""
 
 
 class Compiled(CompiledKernel):  # type: ignore[misc]
@@ -64,6 +69,22 @@ class Compiled(CompiledKernel):  # type: ignore[misc]
     @n_spills.setter
     def n_spills(self, value: int) -> None:
         """What the driver has told, which knows no machine code."""
+
+    def launch_metadata(self, grid: Any, stream: Any, *args: Any) -> Any:
+        """Returns what hooks are told of a launch; the first that gets the program's own grid.
+
+        Raises:
+            LaunchError: If it has more than three extents, of which Triton leaves out the others
+                (K1).
+        """
+        if len(grid) > _MOST_EXTENTS:
+            raise LaunchError(
+                f"kernel {self._told.name}: a grid has one to three extents; got {tuple(grid)}",
+                [site_fact(call_site()), "Triton launches without those after the third"],
+                hint="fold two axes into one: tl.program_id(0) // n and tl.program_id(0) % n",
+                code="K1",
+            )
+        return super().launch_metadata(grid, stream, *args)
 
     def _init_handles(self) -> None:
         self._loading = True  # Triton compares what it needs with what there is: launches do

@@ -12,7 +12,8 @@ from typing import Final, Literal, NamedTuple
 
 from kernbench.errors import UsageError
 
-Kind = Literal["", "idle", "branch", "load", "copy", "tensor copy", "barrier", "under way"]
+_Moves = Literal["load", "store", "atomic", "copy", "tensor copy"]
+Kind = Literal["", "idle", "branch", "barrier", "under way", "step", "test"] | _Moves
 
 _BYTES: Final = 16
 _KINDS: Final[dict[int, Kind]] = {
@@ -20,11 +21,35 @@ _KINDS: Final[dict[int, Kind]] = {
     0x947: "branch",  # BRA
     0x547: "branch",  # BRA.U
     0x981: "load",  # LDG
+    0x986: "store",  # STG
+    0x9A8: "atomic",  # ATOMG
+    0x3A9: "atomic",  # ATOMG.CAS
     0xFAE: "copy",  # LDGSTS
     0x5B4: "tensor copy",  # UTMALDG
     0xB1D: "barrier",  # BAR
     0x9C5: "under way",  # WARPGROUP: DEPBAR where bit 47 is set, else ARRIVE
+    0x810: "step",  # IADD3
+    0x836: "step",  # VIADD
+    0x890: "step",  # UIADD3
+    0x20C: "test",  # ISETP
+    0x80C: "test",
+    0xA0C: "test",
+    0xC0C: "test",
+    0x28C: "test",  # UISETP
+    0x88C: "test",
 }
+_UNIFORM: Final = 256
+"""What is added to the number of a register that all threads of a warp share."""
+
+_NONE: Final = 0xFF
+"""The register that is always 0."""
+
+_NONE_UNIFORM: Final = {True: 0xFF, False: 0x3F}
+"""The same of those that a warp shares, by whether there are more of them, as from sm_100 on."""
+
+_FIRST: Final = frozenset({0x80C, 0xA0C, 0x88C})
+"""Tests of which only the first operand is a register."""
+
 _LOADED: Final = (1, 1, 2, 2, 4, 8, 16, 16)
 """Bytes by the size's three bits of LDG: U8, S8, U16, S16, 32, 64, 128."""
 
@@ -45,13 +70,16 @@ class Instruction(NamedTuple):
 
     Attributes:
         kind: `copy` and `tensor copy` load into shared memory, which nobody waits for at once;
-            `under way` waits for products; an empty one is any other.
+            `under way` waits for products; an `atomic` returns what was there; a `step` adds a
+            constant to a register, a `test` compares registers; an empty one is any other.
         amount: Bytes that a thread loads (`load`, `copy`); where a branch goes to, as the number of
-            the instruction; how many products are left under way.
+            the instruction; how many products are left under way; what a step adds.
+        registers: Those that a step changes or a test compares.
     """
 
     kind: Kind = ""
     amount: int = 0
+    registers: tuple[int, ...] = ()
 
 
 def instructions_of(cubin: bytes, arch: int) -> Sequence[Instruction]:
@@ -104,4 +132,40 @@ def _instruction(low: int, high: int, place: int, arch: int) -> Instruction:
         return Instruction(kind, _COPIED[high >> (10 if arch >= _LATER_COPIES else 9) & 3])
     if kind == "under way":
         return Instruction(kind, high >> 8 & 0xFF) if low >> 47 & 1 else Instruction()
+    if kind == "atomic" and low >> 16 & 0xFF == _NONE:
+        return Instruction()
+    if kind == "step":
+        return _step(low, high, arch)
+    if kind == "test":
+        return _test(low, arch)
     return Instruction(kind)
+
+
+def _register(number: int, uniform: bool, arch: int) -> tuple[int, ...]:
+    """Returns a register by its eight bits; none for the one that is always 0."""
+    number &= 0xFF
+    if number == (_NONE_UNIFORM[arch >= _LATER_COPIES] if uniform else _NONE):
+        return ()
+    return (number + _UNIFORM * uniform,)
+
+
+def _step(low: int, high: int, arch: int) -> Instruction:
+    """Returns an addition of a constant, as a step if it is to the register that it reads."""
+    code, uniform = low & 0xFFF, low & 0xFFF == 0x890
+    made, read, added = low >> 16 & 0xFF, low >> 24 & 0xFF, low >> 32
+    # VIADD adds two; the others have a third operand, and take over what the lower half of a
+    # number of 64 bits carries.
+    more = code != 0x836 and (_register(high, uniform, arch) or high >> 10 & 1)
+    negative = high >> 8 & 1  # what is read
+    if made != read or more or negative:
+        return Instruction()
+    return Instruction("step", added - (added >> 31 << 32), _register(made, uniform, arch))
+
+
+def _test(low: int, arch: int) -> Instruction:
+    """Returns a comparison, with the registers that it compares."""
+    code, uniform = low & 0xFFF, low & 0xFF == 0x8C
+    compared = _register(low >> 24, uniform, arch)
+    if code not in _FIRST:
+        compared += _register(low >> 32, uniform or code == 0xC0C, arch)
+    return Instruction("test", 0, compared)

@@ -15,6 +15,8 @@ from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_f
 from kernbench.hw.library import Library
 from kernbench.hw.programs import GridPrice
 from kernbench.kernels.grids import GridLaunch, grid_time
+from kernbench.process.process import current_process
+from kernbench.ranks.watchdog import patience
 from kernbench.triton.machine_code import Coming
 from kernbench.triton.timing import grid_launch
 from kernbench.ttir.arithmetic import Array
@@ -191,7 +193,8 @@ class Launch:
         Raises:
             KernbenchError: As of `Executable.run`.
         """
-        self.executable.run(self.grid, self._held(addresses), memory, say)
+        held = self._held(addresses)
+        self.executable.run(self.grid, held, memory, say, patience=_patience)
 
     def price(
         self,
@@ -246,7 +249,7 @@ class Launch:
     ) -> Callable[[], GridLaunch]:
         """Counts what programs do while their machine code is made; see `price`."""
         coming = self.machine()
-        work = counter.count(self.grid, held, memory)
+        work = counter.count(self.grid, held, memory, _patience)
         coming.check()
         return lambda: grid_launch(work, coming.code(), self.warps, self.stages, extents, same)
 
@@ -293,6 +296,10 @@ class Launch:
             numbers = [*numbers, descriptor.padding == "nan", *[False] * (flags - 1), *numbers]
         for argument, one in zip(arguments[1:], numbers, strict=True):
             yield np.array([one], argument.type.dtype)
+
+
+def _patience() -> Callable[[], float]:
+    return patience(current_process().ctx.spec.watchdog_s)
 
 
 def _key(held: Held) -> Hashable:

@@ -25,9 +25,12 @@ class Loop:
         innermost: Whether it has no loop inside.
         ahead: Whether it loads what later turns use.
         loaded: Bytes that a thread loads.
-        waits: How often it waits for loads, if none is ahead: those that no barrier parts are under
-            way together.
+        waits: How often it waits for loads, if none is ahead: those that no barrier, store or
+            atomic operation parts are under way together. Atomic operations that return what was
+            there count as loads.
         beside: Whether its last product goes on beside the instructions of the next turn.
+        parted: Into how many parts barriers part its loads.
+        step: By how much a turn moves the counter on; 0 if that is not known.
     """
 
     instructions: int
@@ -36,6 +39,8 @@ class Loop:
     loaded: int = 0
     waits: int = 1
     beside: bool = False
+    parted: int = 1
+    step: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,15 +145,22 @@ def loops_of(instructions: Sequence[Instruction]) -> tuple[int, Sequence[Loop]]:
 
 
 def _loop(instructions: Sequence[Instruction], innermost: bool) -> Loop:
-    loaded = waits = 0
-    ahead = beside = waiting = False
-    for kind, amount in instructions:
+    loaded = waits = parted = step = 0
+    ahead = beside = waiting = together = False
+    steps = {each.registers: each.amount for each in instructions if each.kind == "step"}
+    for kind, amount, registers in instructions:
         ahead |= kind in ("copy", "tensor copy")
         beside |= kind == "under way" and amount > 0
         if kind in ("load", "copy"):
             loaded += amount
-        if kind == "load" and not waiting:
-            waits, waiting = waits + 1, True
-        elif kind == "barrier":  # where a program waits for all its warps, and they for loads
+        if kind in ("load", "atomic"):
+            waits += not waiting
+            parted += not together
+            waiting = together = True
+        if kind == "barrier":  # where a program waits for all its warps, and they for loads
+            waiting = together = False
+        elif kind in ("store", "atomic"):
             waiting = False
-    return Loop(len(instructions), innermost, ahead, loaded, waits, beside)
+        elif kind == "test":
+            step = next((abs(steps[(one,)]) for one in registers if (one,) in steps), step)
+    return Loop(len(instructions), innermost, ahead, loaded, waits, beside, parted, step)

@@ -15,7 +15,7 @@ from typing import Any, Final
 from kernbench.caches import cached
 from kernbench.errors import UsageError, call_site, site_fact
 from kernbench.isolation.replaced import Patch, WhenImported
-from kernbench.triton.benching import times_of
+from kernbench.triton.benching import replayed, times_of
 from kernbench.triton.devices import NOW, Devices
 from kernbench.triton.versions import NAMES, check_names
 
@@ -126,11 +126,13 @@ def _not_interpreted(module: ModuleType) -> Iterator[Patch]:
 
 
 def _measuring(module: ModuleType) -> Iterator[Patch]:
-    for name in ("do_bench", "do_bench_cudagraph"):
-        yield Patch(module, name, _bench(module, getattr(module, name)))
+    for name, timed in (("do_bench", times_of), ("do_bench_cudagraph", replayed)):
+        yield Patch(module, name, _bench(module, getattr(module, name), timed))
 
 
-def _bench(module: ModuleType, real: Callable[..., Any]) -> Callable[..., Any]:
+def _bench(
+    module: ModuleType, real: Callable[..., Any], timed: Callable[..., list[float]]
+) -> Callable[..., Any]:
     signature = inspect.signature(real)
 
     @wraps(real)
@@ -147,7 +149,7 @@ def _bench(module: ModuleType, real: Callable[..., Any]) -> Callable[..., Any]:
         function()
         NOW.here().interface().synchronize()
         # Durations of warming up and repeating are for noise, of which there is none.
-        times = times_of(function, forget)
+        times = timed(function, forget)
         return module._summarize_statistics(times, given["quantiles"], mode)
 
     return bench

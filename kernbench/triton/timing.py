@@ -1,13 +1,13 @@
 """From a launch, as it is counted and compiled, to what the law of its time takes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import ceil
 from typing import Final
 
 from kernbench.kernels.grids import LANES, GridLaunch
-from kernbench.triton.machine_code import MachineCode
-from kernbench.ttir.counting import Work
+from kernbench.triton.machine_code import Loop, MachineCode
+from kernbench.ttir.counting import TextLoop, Work
 
 _BASE: Final = 32
 """Registers of a thread beside its part of the largest tile: an estimate."""
@@ -35,7 +35,7 @@ def grid_launch(
     turns = sum(count * each for count, each in work.turns)
     if machine is None:
         outside, inside = (-(-each // (warps * LANES)) for each in work.issued)
-        waits, ahead, beside = Fraction(turns), bool(work.flop), False
+        waits, ahead, beside = _waits(work.loops), bool(work.flop), False
         registers = _BASE + work.largest // (warps * LANES)
         # Operands of products lie in shared memory, those of a loop once for each stage.
         shared = work.tiles[0] + stages * work.tiles[1] if ahead else 0
@@ -69,31 +69,76 @@ def _issued(
 
     The third number is how often programs wait for loads in turns. Loops of the machine code are
     those of the text, in order. If they are not as many, since some were unrolled or split, each
-    counts as the one of the text that takes the most turns.
-
-    A loop is unrolled if its turn loads what several of the text do, with the loads of some under
-    way together; turns that are left over have code of their own outside, as long as the loop's but
-    for one turn. Where a barrier parts them all, each turn of the text counts as one of the loop:
-    what it waits for at barriers is not known otherwise.
+    counts as the one of the text that takes the most turns. What takes over the turns that are
+    left of an unrolled one counts as none.
     """
     outside, inside, waits = machine.outside * programs, Fraction(0), Fraction(0)
-    deep = [loop for loop in machine.loops if loop.innermost]
-    known = [turns for innermost, turns, _ in work.loops if innermost]
-    most = max(known, default=0)
-    alike = [each.innermost for each in machine.loops] == [each for each, *_ in work.loops]
-    for place, loop in enumerate(machine.loops):
-        if not alike:
-            turns, often = (most // len(deep) if loop.innermost else programs), 1
+    loops = _mains(machine.loops, len(machine.loops) - len(work.loops))
+    deep = [loop for loop, _ in loops if loop.innermost]
+    most = max((each.turns for each in work.loops if each.innermost), default=0)
+    alike = [each.innermost for each, _ in loops] == [each.innermost for each in work.loops]
+    for place, (loop, left) in enumerate(loops):
+        if alike:
+            turns = work.loops[place].turns
+            often = _unrolled(loop, work.loops[place], threads, left)
         else:
-            _, turns, tiles = work.loops[place]
-            loaded = sum(-(-elements // threads) * each for elements, each in tiles)
-            often = loop.loaded // loaded if loaded else 1
-        if loop.waits >= often:
-            often = 1
+            often = left
+            turns = most // len(deep) if loop.innermost else programs
         if loop.innermost:
             inside += Fraction(loop.instructions * turns, often)
             outside -= programs * (loop.instructions * (often - 1) // often)
-            waits += Fraction((loop.waits if often > 1 else 1) * turns, often)
         else:
             outside += loop.instructions * turns
+        waits += Fraction((loop.waits if often > 1 else min(1, loop.waits)) * turns, often)
+    if not alike:
+        waits = _waits(work.loops)
     return max(0, outside), ceil(inside), waits
+
+
+def _waits(loops: Sequence[TextLoop]) -> Fraction:
+    """Returns how often programs wait for loads in turns, if each turn waits for its own."""
+    return Fraction(sum(each.turns for each in loops if each.waits))
+
+
+def _mains(loops: Sequence[Loop], beyond: int) -> list[tuple[Loop, int]]:
+    """Returns loops, and of how many turns each of them has been unrolled, as far as they tell.
+
+    An unrolled loop may be followed by one that takes the turns which are left over, of a counter
+    that moves on by a part of its step; that is left out.
+
+    Args:
+        beyond: How many loops there are beyond those of the text.
+    """
+    found: list[tuple[Loop, int]] = []
+    for loop in loops:
+        if beyond > 0 and found and loop.innermost and loop.step:
+            before, _ = found[-1]
+            often, rest = divmod(before.step, loop.step)
+            if before.innermost and often > 1 and not rest and loop.loaded * often == before.loaded:
+                found[-1] = before, often
+                beyond -= 1
+                continue
+        found.append((loop, 1))
+    return found
+
+
+def _unrolled(loop: Loop, text: TextLoop, threads: int, left: int) -> int:
+    """Returns how many turns of a loop of the text are one of the machine code's.
+
+    It is told by what a turn loads, else by how far the counter moves on. Where barriers part the
+    loads of all these turns, each turn of the text counts as one of the loop: what it waits for at
+    barriers is not known otherwise.
+
+    Args:
+        threads: Threads of a program.
+        left: As many as the loop tells that takes those which are left over.
+    """
+    loaded = sum(-(-elements // threads) * each for elements, each in text.tiles)
+    if loaded:
+        often = max(1, loop.loaded // loaded)
+        return 1 if loop.parted >= often else often
+    if left > 1:
+        return left
+    often, rest = divmod(loop.step, text.step) if text.step else (1, 1)
+    # An address that took the counter's place moves on by bytes.
+    return often if often and not rest and 2 * often <= loop.instructions else 1

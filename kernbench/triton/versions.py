@@ -26,6 +26,7 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "triton.backends.driver": ("DriverBase",),
     "triton._C.libtriton": ("ir.context", "ir.load_dialects", "ir.parse_mlir_module"),
     "triton.knobs": ("nvidia",),
+    "triton.runtime._allocation": ("NullAllocator", "_allocator"),
     "triton.runtime.cache": ("get_cache_manager", "triton_key"),
     "triton.runtime.errors": ("OutOfResources", "PTXASError"),
     "triton.backends.nvidia.compiler": (

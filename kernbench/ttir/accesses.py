@@ -19,7 +19,8 @@ def outside(error: OutsideError, operation: Operation, frame: Frame) -> ProgramE
     """Returns the mistake of the first program and element that are outside of the memory."""
     place = tuple(int(axis) for axis in np.argwhere(error.bad)[0])
     program = int(frame.programs[place[0] if error.bad.shape[0] > 1 else 0])
-    return ProgramError("outside", operation, "outside of the memory", program, place[1:], error)
+    message = "outside of the memory"
+    return ProgramError("outside", operation, message, program, place[1:], error, frame=frame)
 
 
 def _addptr(compiler: Compiler, operation: Operation) -> Step:

@@ -11,7 +11,7 @@ from kernbench.ttir.arithmetic import Array
 from kernbench.ttir.compiling import LOOPS, Compiler, Handler, used_in
 from kernbench.ttir.executing import HANDLERS
 from kernbench.ttir.flow import called, run_blocks, run_body
-from kernbench.ttir.frames import Frame, Held, Launch, Step
+from kernbench.ttir.frames import Frame, Held, Launch, Patience, Step
 from kernbench.ttir.memory import Memory
 from kernbench.ttir.module import Block, Function, Module, Operation, Region, Value, within
 from kernbench.ttir.roots import roots_of
@@ -61,9 +61,15 @@ class Counts(Launch):
     """
 
     def __init__(
-        self, grid: tuple[int, int, int], memory: Memory | None, programs: Array, blocks: int
+        self,
+        grid: tuple[int, int, int],
+        memory: Memory | None,
+        programs: Array,
+        blocks: int,
+        patience: Patience | None,
     ) -> None:
-        super().__init__(grid, Memory({}) if memory is None else memory, lambda _: None)
+        given = Memory({}) if memory is None else memory
+        super().__init__(grid, given, lambda _: None, patience=patience)
         self.known: Final = memory is not None
         self.programs: Final = programs
         self.most: Final = len(programs)
@@ -103,6 +109,8 @@ class CountedBlock(NamedTuple):
         number: Its place among all.
         loop: Whether it is the body of a loop.
         innermost: Whether that is an innermost one.
+        waits: Whether a turn of it waits for what it loads, or an atomic operation returns.
+        step: What a turn adds to the loop's counter; 0 if that is not known.
         inside: Whether it is in an innermost loop.
         operations: What is counted in it, with the argument whose memory it is in.
     """
@@ -110,6 +118,8 @@ class CountedBlock(NamedTuple):
     number: int
     loop: bool
     innermost: bool
+    waits: bool
+    step: int
     inside: bool
     operations: Sequence[tuple[Operation, int | None]]
 
@@ -192,8 +202,20 @@ class Slice:
         """Takes note of the blocks of a function, and returns their numbers by identity."""
         roots = roots_of(function)
         numbers: dict[int, int] = {}
+        steps = {
+            each.results[0].number: each.attributes["value"]
+            for each in within(function.body)
+            if each.name == "arith.constant"
+        }
 
-        def region(blocks: Region, *, loop: bool, innermost: bool, inside: bool) -> None:
+        def region(
+            blocks: Region, *, inside: bool, of: Operation | None = None, innermost: bool = False
+        ) -> None:
+            waits = step = 0
+            if of is not None:
+                waits = any(map(_is_waited_for, _beneath(blocks)))
+                told = str(steps.get(of.operands[2].number)) if of.name == "scf.for" else ""
+                step = int(told) if told.isdecimal() else 0
             for block in blocks:
                 operations = [
                     (operation, roots.get(operation.operands[0].number))
@@ -201,19 +223,20 @@ class Slice:
                     if _is_counted(operation)
                 ]
                 number = numbers[id(block)] = len(self.blocks)
-                self.blocks.append(CountedBlock(number, loop, innermost, inside, operations))
+                looped = of is not None, innermost, bool(waits), step
+                self.blocks.append(CountedBlock(number, *looped, inside, operations))
                 for operation in block.operations:
                     if operation.name in LOOPS:
                         deep = not any(each.name in LOOPS for each in _inner(operation))
                         body = operation.regions[-1]
                         for each in operation.regions[:-1]:
-                            region(each, loop=False, innermost=False, inside=deep)
-                        region(body, loop=True, innermost=deep, inside=deep)
+                            region(each, inside=deep)
+                        region(body, inside=deep, of=operation, innermost=deep)
                     elif operation.name == "scf.if":
                         for each in operation.regions:
-                            region(each, loop=False, innermost=False, inside=inside)
+                            region(each, inside=inside)
 
-        region(function.body, loop=False, innermost=False, inside=False)
+        region(function.body, inside=False)
         return numbers
 
     def _call(self, compiler: Compiler, operation: Operation) -> Step:
@@ -260,9 +283,10 @@ class Slice:
         grid: tuple[int, int, int],
         arguments: Sequence[Held],
         memory: Memory | None,
+        patience: Patience | None,
     ) -> Counts:
         """Returns a launch that has been counted."""
-        launch = Counts(grid, memory, programs, len(self.blocks))
+        launch = Counts(grid, memory, programs, len(self.blocks), patience)
         values: list[Any] = [None] * self._compiled.function.values
         for value, held in zip(self._compiled.function.arguments, arguments, strict=True):
             values[value.number] = held
@@ -274,6 +298,22 @@ class Slice:
 def _inner(operation: Operation) -> Iterator[Operation]:
     for region in operation.regions:
         yield from within(region)
+
+
+def _beneath(region: Region) -> Iterator[Operation]:
+    """Yields the operations of a region, without those of loops inside."""
+    for block in region:
+        for operation in block.operations:
+            yield operation
+            if operation.name not in LOOPS:
+                for inner in operation.regions:
+                    yield from _beneath(inner)
+
+
+def _is_waited_for(operation: Operation) -> bool:
+    return operation.name in LOADS | {"tt.call"} or (
+        operation.name in ATOMICS and bool(operation.results)
+    )
 
 
 def _is_counted(operation: Operation) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -23,10 +23,11 @@ from kernbench.ttir.counted import (
     Slice,
     moved,
 )
-from kernbench.ttir.frames import Held
+from kernbench.ttir.frames import Held, Patience, ProgramError
 from kernbench.ttir.looking import Addresses, Masks
 from kernbench.ttir.memory import Memory
 from kernbench.ttir.module import Module, Operation
+from kernbench.ttir.reports import report
 from kernbench.ttir.rows import once
 
 _RATES: Final = {
@@ -70,6 +71,24 @@ class Access:
     nbytes: int
 
 
+class TextLoop(NamedTuple):
+    """A loop of a kernel's text.
+
+    Attributes:
+        innermost: Whether it has no loop inside.
+        turns: Its turns in all programs together.
+        tiles: Elements and bytes of an element of each tile that a turn loads.
+        waits: Whether a turn waits for what it loads, or an atomic operation returns.
+        step: What a turn adds to the loop's counter; 0 if that is not known.
+    """
+
+    innermost: bool
+    turns: int
+    tiles: Sequence[tuple[int, int]]
+    waits: bool = True
+    step: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What a launch does.
@@ -77,9 +96,7 @@ class Work:
     Attributes:
         turns: How many programs, and turns of innermost loops of each of them; runs of equal ones
             in the order of the grid, or with many programs in the order of turns.
-        loops: Of each loop in the order of the text: whether it is an innermost one, its turns in
-            all programs together, and elements and bytes of an element of each tile that a turn
-            loads.
+        loops: Its loops, in the order of the text.
         accesses: Loads and stores.
         flop: Operations of products, by type of the operands as a machine's file names it.
         issued: Estimate of what the threads of all programs together issue: outside of innermost
@@ -90,7 +107,7 @@ class Work:
     """
 
     turns: Sequence[tuple[int, int]]
-    loops: Sequence[tuple[bool, int, Sequence[tuple[int, int]]]]
+    loops: Sequence[TextLoop]
     accesses: Sequence[Access]
     flop: Mapping[str, int]
     issued: tuple[int, int]
@@ -135,13 +152,18 @@ class Counter:
     """
 
     def __init__(self, module: Module) -> None:
+        self._module: Final = module
         self._ways: Final = Slice(module)
         self.looks: Final = self._ways.loads
         self._masks: Final = Masks(module)
         self._addresses: Final = Addresses(module)
 
     def count(
-        self, grid: tuple[int, int, int], arguments: Sequence[Held], memory: Memory | None
+        self,
+        grid: tuple[int, int, int],
+        arguments: Sequence[Held],
+        memory: Memory | None,
+        patience: Patience | None = None,
     ) -> Work:
         """Returns what a launch does.
 
@@ -151,13 +173,18 @@ class Counter:
         Args:
             arguments: What the kernel is given, as of `Executable.run`.
             memory: What programs may read that choose their ways by it; None without numbers.
+            patience: As of `Executable.run`.
 
         Raises:
             UnsupportedError: If ways depend on numbers in memory, and there are none.
-            KernbenchError: If a program looks for its way in other memory (M1).
+            KernbenchError: If a program looks for its way in other memory (M1), or never ends (K5).
         """
         total = prod(grid)
-        ways = self._ways.run(_spread(total, _PROGRAMS), grid, arguments, memory)
+        try:
+            ways = self._ways.run(_spread(total, _PROGRAMS), grid, arguments, memory, patience)
+        except ProgramError as error:
+            given = Memory({}) if memory is None else memory
+            raise report(error, self._module, grid, given) from None
         shares: dict[int, Fraction] = {}
         for part, elements, fewest in (
             (self._masks, _ELEMENTS, _FEWEST),
@@ -165,7 +192,9 @@ class Counter:
         ):
             if part.marked:
                 few = _spread(total, max(fewest, elements // part.largest))
-                for site, (there, whole) in part.run(few, grid, arguments, memory).seen.items():
+                for site, (there, whole) in part.run(
+                    few, grid, arguments, memory, None
+                ).seen.items():
                     shares[site] = shares.get(site, Fraction(1)) * Fraction(there, whole or 1)
         return _work(self._ways.blocks, ways, shares, total)
 
@@ -199,7 +228,8 @@ def _work(
         if block.loop:
             kinds = [moved(each) for each, _ in block.operations if each.name in LOADS]
             loaded_tiles = [(kind.numel, kind.dtype.itemsize) for kind in kinds]
-            loops.append((block.innermost, often, loaded_tiles))
+            told = block.innermost, often, loaded_tiles, block.waits, block.step
+            loops.append(TextLoop(*told))
             if block.innermost:
                 turns += all_ if each is None else all_ + each
         loaded = 0

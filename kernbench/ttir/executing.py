@@ -20,7 +20,7 @@ from kernbench.ttir import (
 )
 from kernbench.ttir.compiling import Compiler, Handler
 from kernbench.ttir.flow import run_blocks
-from kernbench.ttir.frames import Frame, Held, Launch, ProgramError
+from kernbench.ttir.frames import Frame, Held, Launch, Patience, ProgramError
 from kernbench.ttir.marks import marking, may_mark
 from kernbench.ttir.memory import Memory
 from kernbench.ttir.module import Module, Operation
@@ -86,6 +86,7 @@ class Executable:
         say: Callable[[str], None],
         *,
         races: bool = True,
+        patience: Patience | None = None,
     ) -> None:
         """Runs all programs, in the order of the grid, so many at a time as memory allows.
 
@@ -94,12 +95,13 @@ class Executable:
             memory: What the programs may touch.
             say: Takes what they print.
             races: Whether to look for programs that touch the same elements in no order.
+            patience: Returns what tells whether a loop that may never end has run too long.
 
         Raises:
             KernbenchError: If a program does what it must not: it touches other memory (M1, M2) or
                 what another one touches (M12), it uses what nothing has written (M5) or a quotient
                 by 0 (K13), makes a descriptor that GPUs refuse (K15), an assertion does not hold,
-                or it waits for what no program before it writes (K7).
+                it waits for what no program before it writes (K7), or never ends (K5).
         """
         total = grid[0] * grid[1] * grid[2]
         compiled = self._compiled
@@ -113,7 +115,7 @@ class Executable:
         def warn(error: ProgramError, cause: Operation) -> None:
             if (error.operation, cause) not in self._warned:
                 self._warned.add((error.operation, cause))
-                warning(report(error, self.module.kernel.name, grid, memory), error.operation)
+                warning(report(error, self.module, grid, memory), error.operation)
 
         beside, name = memory.beside, self.module.kernel.name
 
@@ -121,7 +123,7 @@ class Executable:
             assert beside is not None
             beside.wait(lambda: waiting(loop, program, name, grid))
 
-        launch = Launch(grid, memory, say, warn, None if beside is None else wait)
+        launch = Launch(grid, memory, say, warn, None if beside is None else wait, patience)
         memory.races = Races(memory.ranges(self.stores), total) if races else None
         try:
             with np.errstate(all="ignore"):
@@ -134,7 +136,7 @@ class Executable:
                     beside.begin(total, memory.touched)
                     beside.end()
         except ProgramError as error:
-            raise report(error, self.module.kernel.name, grid, memory) from None
+            raise report(error, self.module, grid, memory) from None
         except RaceError as error:
             raise race(error, self.module.kernel.name, grid, memory) from None
 

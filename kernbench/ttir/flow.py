@@ -7,7 +7,7 @@ import numpy as np
 
 from kernbench.ttir.arithmetic import Array, unsigned
 from kernbench.ttir.compiling import Body, Compiler, Handler
-from kernbench.ttir.frames import BlockOf, Frame, Held, ProgramError, Step, merged, taken
+from kernbench.ttir.frames import BlockOf, Frame, Held, ProgramError, Step, Turns, merged, taken
 from kernbench.ttir.module import Operation, Region, Successor, within
 from kernbench.ttir.sums import Value, plain
 
@@ -181,8 +181,9 @@ def _while(compiler: Compiler, operation: Operation) -> Step:
         held: list[Held] = [frame.values[each] for each in first]
         current, left = frame, None
         done: list[list[tuple[Array, Held]]] = [[] for _ in results]
-        memory = frame.launch.memory
+        memory, turns = frame.launch.memory, Turns(operation, frame.launch)
         while True:
+            turns.turn(current)
             given, changes = held, memory.changes
             for argument, one in zip(before.arguments, held, strict=True):
                 current.values[argument] = one

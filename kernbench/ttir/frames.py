@@ -38,6 +38,10 @@ Held = Value | BlockOf
 """What a program holds."""
 
 
+Patience = Callable[[], Callable[[], float]]
+"""Returns what a loop asks that may never end: the seconds that are too long, or 0 before that."""
+
+
 class Launch:
     """A grid of programs under way.
 
@@ -49,6 +53,7 @@ class Launch:
             if nobody asks.
         wait: Lets a program wait for other launches, given the loop and the program's number; None
             if there are none.
+        patience: Returns what tells whether a loop has run too long since then; see `Turns`.
 
     Attributes:
         grid: See above, as for the others.
@@ -61,12 +66,14 @@ class Launch:
         say: Callable[[str], None],
         warn: "Callable[[ProgramError, Operation], None] | None" = None,
         wait: Callable[[Operation, int], None] | None = None,
+        patience: "Patience | None" = None,
     ) -> None:
         self.grid: Final = grid
         self.memory: Final = memory
         self.say: Final = say
         self.warn: Final = warn
         self.wait: Final = wait
+        self.patience: Final = patience
 
     def program(self, number: int) -> tuple[int, int, int]:
         """Returns the place in the grid of a program."""
@@ -190,15 +197,16 @@ class ProgramError(Exception):
     """A program does what it must not; `reports` makes a report for users of it.
 
     Args:
-        kind: What: `assert`, `descriptor`, which is to make one that GPUs refuse, `outside`,
-            `undefined`, which is to use what is not defined, or `wait`, which is to wait for what
-            nobody writes.
+        kind: What: `assert`, `descriptor`, which is to make one that GPUs refuse, `endless`, which
+            is to go on and on, `outside`, `undefined`, which is to use what is not defined, or
+            `wait`, which is to wait for what nobody writes.
         operation: What does it.
         message: What the kernel, or the executor, says of it.
         program: Number of the first program that does it.
         lane: Place of the first element in the tile.
         outside: Which elements are outside of the memory, if some are.
         cause: Why what is used is not defined, if it is not.
+        frame: What the program holds, if a report is to look at it.
     """
 
     def __init__(
@@ -210,7 +218,47 @@ class ProgramError(Exception):
         lane: tuple[int, ...],
         outside: OutsideError | None = None,
         cause: Cause | None = None,
+        frame: Frame | None = None,
     ) -> None:
         super().__init__(message)
+        self.frame = frame
         self.kind, self.operation, self.message = kind, operation, message
         self.program, self.lane, self.outside, self.cause = program, lane, outside, cause
+
+
+_TURNS: Final = 1 << 10
+"""Turns between two questions whether a loop has run too long; no loop of fewer is asked."""
+
+
+class Turns:
+    """Counts the turns of a loop that may never end.
+
+    Args:
+        loop: The loop.
+        launch: What it is a part of.
+    """
+
+    def __init__(self, loop: Operation, launch: Launch) -> None:
+        self._loop: Final = loop
+        self._patience: Final = launch.patience
+        self._over: Callable[[], float] | None = None
+        self._left = _TURNS
+
+    def turn(self, frame: Frame) -> None:
+        """Takes note of a turn.
+
+        Args:
+            frame: Of the programs that take it.
+
+        Raises:
+            ProgramError: If the loop has run too long.
+        """
+        self._left -= 1
+        if self._left or self._patience is None:
+            return
+        self._left = _TURNS
+        if self._over is None:
+            self._over = self._patience()
+        elif seconds := self._over():
+            message = f"goes on and on in a loop, {seconds:g} s long"
+            raise ProgramError("endless", self._loop, message, int(frame.programs[0]), ())

@@ -18,8 +18,20 @@ from kernbench.ttir.sums import Value, parts_of, plain
 _MOST: Final = 1 << 21
 """Spans that are kept; what comes later is compared with these, and not kept."""
 
-MANY: Final = -1
-"""Stands for several programs."""
+_BITS: Final = 31
+"""Bits of the number of a program, of which two stand in the number that is for several."""
+
+
+def several(least: Any, most: Any) -> Any:
+    """Returns the negative number that stands for several programs, by two of them."""
+    return -1 - (least | most << _BITS)
+
+
+def two_of(programs: Any) -> tuple[Array, Array]:
+    """Returns the two programs that numbers stand for; twice the same for that of a program."""
+    many, bits = programs < 0, -1 - programs
+    least = np.where(many, bits & ((1 << _BITS) - 1), programs)
+    return least, np.where(many, bits >> _BITS, programs)
 
 
 class Access(NamedTuple):
@@ -40,7 +52,7 @@ class RaceError(Exception):
     Attributes:
         second: What is done by the one of which this is noticed, and its number.
         lane: Its lane.
-        first: What was done by the other, and its number, or `MANY`.
+        first: What was done by the other, and its number.
         address: Address of the element.
     """
 
@@ -61,7 +73,7 @@ class Spans(NamedTuple):
     Attributes:
         starts: First addresses.
         ends: Addresses behind the last bytes.
-        programs: Numbers of programs, or `MANY`.
+        programs: Numbers of programs, or of `several`.
         lines: Which operations of the launch did it.
     """
 
@@ -119,7 +131,9 @@ def spans_of(
     """
     starts, lengths = _rows(address, shape, size, mask) or _single(address, shape, mask)
     joint = (max(starts.shape[0], lengths.shape[0], count), *starts.shape[1:])
-    programs = np.full(1, MANY) if joint[0] == 1 != len(by.programs) else by.programs
+    programs = by.programs
+    if joint[0] == 1 != len(programs):
+        programs = several(programs[:1], programs[-1:])
     starts = np.broadcast_to(starts, joint).reshape(-1)
     lengths = np.broadcast_to(lengths, joint).reshape(-1)
     owners = np.broadcast_to(programs.reshape(-1, *(1,) * (len(joint) - 1)), joint).reshape(-1)
@@ -165,7 +179,7 @@ class Touched:
             mine = np.repeat(np.arange(len(count)), count)
             others = np.arange(len(mine)) - np.repeat(np.cumsum(count) - count - first, count)
             programs = each.programs[others]
-            bad = np.flatnonzero((programs != spans.programs[mine]) | (programs == MANY))
+            bad = np.flatnonzero((programs != spans.programs[mine]) | (programs < 0))
             if len(bad):
                 other = others[bad[0]]
                 return int(mine[bad[0]]), int(programs[bad[0]]), int(each.lines[other])
@@ -173,7 +187,7 @@ class Touched:
 
 
 def flat(spans: Spans) -> Spans:
-    """Returns spans sorted; where several overlap, as one of the program, or of `MANY`."""
+    """Returns spans sorted; where some overlap, as one of the program, or of `several`."""
     if not spans.apart:
         spans = spans.at(np.argsort(spans.starts, kind="stable"))
     if not spans.apart:
@@ -185,13 +199,11 @@ def flat(spans: Spans) -> Spans:
         order = np.argsort(pieces, kind="stable")
         pieces, mine = pieces[order], mine[order]
         begins = np.flatnonzero(np.r_[True, pieces[1:] != pieces[:-1]])
-        programs = spans.programs[mine]
-        least = np.minimum.reduceat(programs, begins)
-        same = least == np.maximum.reduceat(programs, begins)
+        low, high = two_of(spans.programs[mine])
+        least, most = np.minimum.reduceat(low, begins), np.maximum.reduceat(high, begins)
+        programs = np.where(least == most, least, several(least, most))
         where, last = pieces[begins], mine[np.r_[begins[1:], len(mine)] - 1]
-        spans = Spans(
-            bounds[where], bounds[where + 1], np.where(same, least, MANY), spans.lines[last]
-        )
+        spans = Spans(bounds[where], bounds[where + 1], programs, spans.lines[last])
     new = np.ones(len(spans.starts), np.bool_)
     new[1:] = (
         (spans.starts[1:] != spans.ends[:-1])
@@ -350,7 +362,7 @@ class Races:
         spans = spans_of(by, address, shape, size, mask, count, self._line(by.operation))
         if self._ordered is None or not len(spans.starts):
             return spans
-        if spans.programs[0] == MANY:
+        if spans.programs[0] < 0:
             left = np.full(len(spans.starts), not self._ordered.any())
         else:
             left = ~self._ordered[spans.programs]
@@ -375,11 +387,12 @@ class Races:
             places, starts, programs = places[left], starts[left], programs[left]
         met = touched.met(Spans(starts, starts + size, programs, programs))
         if met is not None:
-            mine, other, line = met
+            mine, others, line = met
+            own, (low, high) = int(programs[mine]), two_of(np.array(others))
             raise RaceError(
-                (by.operation, int(programs[mine])),
+                (by.operation, own),
                 tuple(int(axis) for axis in places[mine][1:]),
-                (self._lines[line], other),
+                (self._lines[line], int(high if low == own else low)),
                 int(starts[mine]),
             )
 

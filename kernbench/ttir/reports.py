@@ -8,11 +8,12 @@ from typing import Final
 import numpy as np
 
 from kernbench.errors import KernbenchError
-from kernbench.ttir.frames import ProgramError
+from kernbench.ttir.frames import BlockOf, ProgramError
 from kernbench.ttir.marked import Cause
 from kernbench.ttir.memory import Memory, OutsideError
-from kernbench.ttir.module import Operation, Site
-from kernbench.ttir.races import MANY, RaceError
+from kernbench.ttir.module import Module, Operation, Site
+from kernbench.ttir.races import RaceError
+from kernbench.ttir.wrapping import wrapped
 
 _LIBRARY: Final = "triton/language/"
 """Part of the paths of Triton's own library, whose functions are inlined into kernels."""
@@ -56,22 +57,26 @@ class KernelWaitError(KernbenchError):
     """A program waits for what no program before it writes (K7)."""
 
 
+class KernelEndlessError(KernbenchError):
+    """A program goes on and on in a loop (K5)."""
+
+
 def report(
-    error: ProgramError, kernel: str, grid: tuple[int, int, int], memory: Memory
+    error: ProgramError, module: Module, grid: tuple[int, int, int], memory: Memory
 ) -> KernbenchError:
     """Returns what a user is told of a mistake of a program.
 
     Args:
         error: The mistake.
-        kernel: Name of the kernel.
+        module: The kernel.
         grid: Extents of its launch.
         memory: What the launch may touch.
     """
-    operation = error.operation
+    operation, kernel = error.operation, module.kernel.name
     program = f"program {program_of(error.program, grid)} of {kernel}"
     facts = _places(operation)
     if error.outside is not None:
-        return _outside(error, error.outside, program, facts)
+        return _outside(error, error.outside, module, program, facts)
     if error.cause is not None:
         return _undefined(error, error.cause, program, grid, memory)
     if error.kind == "descriptor":
@@ -87,6 +92,13 @@ def report(
             [*facts, "programs run one after the other, in the order of the grid"],
             hint="let programs wait only for what programs with lower numbers write",
             code="K7",
+        )
+    if error.kind == "endless":
+        return KernelEndlessError(
+            f"{program} {error.message}",
+            [*facts, "the time is this host's; on a GPU the kernel might never end"],
+            hint="look at what ends the loop; --watchdog or watchdog_s= sets the limit",
+            code="K5",
         )
     lane = f", lane {_tuple(error.lane)}" if error.lane else ""
     said = error.message or "an assertion does not hold"
@@ -131,7 +143,7 @@ def race(
     (first, other), (second, mine) = error.first, error.second
     label, place = _placed(error.address, memory)
     who = f"program {program_of(mine, grid)}"
-    whom = "other programs" if other == MANY else f"program {program_of(other, grid)}"
+    whom = f"program {program_of(other, grid)}"
     if other == mine:
         title = f"lanes of {who} of {kernel} store different values to the same element of {label}"
         facts = []
@@ -207,7 +219,7 @@ def program_of(number: int, grid: tuple[int, int, int]) -> str:
 
 
 def _outside(
-    error: ProgramError, found: OutsideError, program: str, facts: list[str]
+    error: ProgramError, found: OutsideError, module: Module, program: str, facts: list[str]
 ) -> KernbenchError:
     reads = error.operation.name in _READS
     lane = f", lane {_tuple(error.lane)}" if error.lane else ""
@@ -220,10 +232,27 @@ def _outside(
         offset = f"byte {address - found.allocation.start} of {len(found.allocation.data)}"
     many = f"{np.count_nonzero(found.bad)} of {found.bad.size} lanes of programs that run together"
     what = "misaligned in" if found.misaligned else "out of bounds of"
-    hint = "move the pointer by whole elements" if found.misaligned else _MASKED[reads]
+    more: list[str] = []
+    block = _descriptor_of(error)
+    if found.misaligned:
+        hint = "move the pointer by whole elements"
+    elif (sum_ := wrapped(error, module)) is not None:
+        first, *others = _places(sum_.operation)
+        more = [f"{sum_.shown} wraps around, as it is {sum_.type}, {first}", *others]
+        hint = "convert an operand first: row.to(tl.int64) * stride"
+    elif found.allocation is None:
+        more = ["no tensor lies there; one that did is gone, or the address is no tensor's"]
+        hint = "keep a tensor while kernels have its address, and take the address anew if it moves"
+    elif block:
+        more = [f"the descriptor says {block}"]
+        hint = "make the descriptor with the shape and the strides of the tensor"
+    elif address < found.allocation.start:
+        hint = _BEFORE[reads]
+    else:
+        hint = _MASKED[reads]
     return OutOfBoundsError(
         f"{_call(error.operation)} {what} {label}",
-        [*facts, f"{program}{lane}", f"first bad element at {offset}; {many}"],
+        [*facts, f"{program}{lane}", f"first bad element at {offset}; {many}", *more],
         hint=hint,
         code="M1" if reads else "M2",
     )
@@ -242,6 +271,26 @@ _MASKED: Final = {
     False: "mask the lanes beyond the end: tl.store(ptr + offs, value, mask=offs < n)",
 }
 """What to do, for reads and for others."""
+
+_BEFORE: Final = {
+    True: "mask the lanes before the start: tl.load(ptr + offs, mask=offs >= 0)",
+    False: "mask the lanes before the start: tl.store(ptr + offs, value, mask=offs >= 0)",
+}
+"""The same of what lies before the tensor."""
+
+
+def _descriptor_of(error: ProgramError) -> str:
+    """Returns what the descriptor says that an access goes by; nothing if it goes by none."""
+    operands = error.operation.operands
+    held = error.frame.values[operands[0].number] if error.frame is not None else None
+    if error.frame is None or not isinstance(held, BlockOf):
+        return ""
+    row = int(np.flatnonzero(error.frame.programs == error.program)[0])
+    shape, strides = (
+        _tuple(tuple(int(each[min(row, len(each) - 1)]) for each in numbers))
+        for numbers in (held.shape, held.strides)
+    )
+    return f"shape {shape}, of strides {strides} in bytes"
 
 
 def _tuple(place: tuple[int, ...]) -> str:

@@ -69,7 +69,7 @@ def scale(x: Any, by: float = 2.0, *, block: tl.constexpr = 4) -> None:
 
 def test_a_launch_binds_arguments_as_a_call_does(recorder: Recorder) -> None:
     scale[(3, 2)]("x", 1.5, block=8)
-    scale[5]("x")
+    scale[(5,)]("x")
     scale[lambda meta: (tl.cdiv(10, meta["block"]),)]("x", block=4)
     assert recorder.launches == [
         ("scale", (3, 2), {"x": "x", "by": 1.5, "block": 8}),
@@ -92,6 +92,17 @@ def test_k1_a_grid_has_one_to_three_positive_extents(
     site = place(__file__, 'scale[grid]("x")')
     assert str(caught.value) == (
         f"[K1] kernel scale: a grid has one to three positive extents; got {grid}\n  at {site}"
+    )
+    assert recorder.launches == []
+
+
+def test_k1_a_number_is_no_grid(recorder: Recorder) -> None:
+    with pytest.raises(LaunchError) as caught:
+        scale[5]("x")
+    site = place(__file__, 'scale[5]("x")')
+    assert str(caught.value) == (
+        f"[K1] kernel scale: a grid is a tuple of extents; got 5\n  at {site}\n"
+        "  hint: write scale[(5,)](...)"
     )
     assert recorder.launches == []
 

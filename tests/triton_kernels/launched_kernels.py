@@ -92,6 +92,44 @@ def takes_all(
 
 
 @triton.jit
+def iterates(out, n, BLOCK: tl.constexpr):
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = place.to(tl.float32)
+    for _ in range(n):
+        x = x * 1.0001 + 0.5
+    tl.store(out + place, x)
+
+
+@triton.jit
+def makes_a_descriptor(given, out, M: tl.constexpr, N: tl.constexpr):
+    block = tl.make_tensor_descriptor(given, [M, N], [N, 1], [M, N]).load([0, 0])
+    place = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    tl.store(out + place, block)
+
+
+@triton.jit
+def never_ends(x):
+    i = 0
+    while i >= 0:
+        i = (i + 1) % 1000
+    tl.store(x, i)
+
+
+@triton.jit
+def fills(out, n, BLOCK: tl.constexpr):
+    first = tl.program_id(0) * n * BLOCK + tl.arange(0, BLOCK)
+    for turn in range(n):
+        tl.store(out + first + turn * BLOCK, 1.0)
+
+
+@triton.jit
+def copies(given, out, n, BLOCK: tl.constexpr):
+    for first in range(0, n, BLOCK):
+        place = first + tl.arange(0, BLOCK)
+        tl.store(out + place, tl.load(given + place))
+
+
+@triton.jit
 def of_descriptor(given, out, M: tl.constexpr, N: tl.constexpr):
     block = given.load([tl.program_id(0) * M, 0])
     rows, columns = tl.arange(0, M)[:, None], tl.arange(0, N)[None, :]

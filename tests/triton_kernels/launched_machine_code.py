@@ -49,6 +49,19 @@ def sums(a, b, c, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     tl.store(c + n, total)
 
 
+@triton.jit
+def turns(a, b, c, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    n = tl.arange(0, BN)
+    number = n
+    for _ in range(K):
+        number = number * 3 + 1
+    for at in range(0, N, BM):
+        number += tl.atomic_add(a + at + n, 1)
+        tl.atomic_add(a + n, 1)
+        number += tl.atomic_cas(a + at, 1, 2)
+    tl.store(b + n, number)
+
+
 def compiled(kernel: Any, arch: int, element: str, aligned: int) -> None:
     types = [f"*{element}", f"*{element}", "*fp32", "i32", "i32"]
     kinds = dict(zip(kernel.arg_names, [*types, *["constexpr"] * 3], strict=True))
@@ -64,3 +77,4 @@ for arch in (80, 90, 100):
     compiled(product, arch, "fp32", 2)
     compiled(blocks, arch, "bf16", 16)
     compiled(sums, arch, "i8", 1)
+    compiled(turns, arch, "i32", 16)

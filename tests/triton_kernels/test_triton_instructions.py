@@ -13,6 +13,9 @@ from kernbench.triton.instructions import Instruction, instructions_of
 KERNELS = Path(__file__).parent / "launched_machine_code.py"
 LABEL = re.compile(r"\s*(\.L_\w+):")
 INSTRUCTION = re.compile(r"\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?(.*?)\s*;")
+REGISTER = re.compile(r"U?R\d+")
+PREDICATE = re.compile(r"!?U?P(\d|T)")
+CONSTANT = re.compile(r"-?0x[0-9a-f]+")
 WIDTHS = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
 
 
@@ -35,10 +38,35 @@ def told(text: str, labels: dict[str, int]) -> Instruction:
     if name in ("LDG", "LDGSTS"):
         size = next((WIDTHS[word] for word in reversed(words) if word in WIDTHS), 4)
         return Instruction("load" if name == "LDG" else "copy", size)
+    if name == "ATOMG":
+        return Instruction("" if text.split(", ")[1] == "RZ" else "atomic")
+    if name in ("IADD3", "VIADD", "UIADD3"):
+        return step(text)
+    if name in ("ISETP", "UISETP"):
+        compared = text.replace(".reuse", "").split(", ")[2:4]
+        return Instruction("test", 0, tuple(map(register, filter(REGISTER.fullmatch, compared))))
     if name == "WARPGROUP" and "DEPBAR" in words:
         return Instruction("under way", int(text.split(", ")[1], 16))
-    kinds = {"NOP": "idle", "UTMALDG": "tensor copy", "BAR": "barrier"}
+    kinds = {"NOP": "idle", "STG": "store", "UTMALDG": "tensor copy", "BAR": "barrier"}
     return Instruction(kinds.get(name, ""))  # type: ignore[arg-type]
+
+
+def register(name: str) -> int:
+    """Returns the number of a register; that of one that a warp shares is above those of others."""
+    return int(name.lstrip("UR")) + 256 * name.startswith("U")
+
+
+def step(text: str) -> Instruction:
+    """Returns an addition, as a step if it adds one constant to the register that it changes."""
+    name, made, *added = text.replace(".reuse", "").replace(" ", ", ", 1).split(", ")
+    added = [each for each in added if not PREDICATE.fullmatch(each)]
+    read, by, *others = added
+    alone = made == read and CONSTANT.fullmatch(by) and set(others) <= {"RZ", "URZ"}
+    if not alone or ".X" in name:
+        return Instruction()
+    amount = int(by, 16)
+    amount -= (1 << 32) * (amount >> 31 == 1)  # VIADD's constants are printed without a sign
+    return Instruction("step", amount, (register(made),))
 
 
 @pytest.mark.torch
@@ -53,7 +81,7 @@ def test_bits_say_what_the_disassembler_prints(tmp_path: Path) -> None:
         found = instructions_of(file.read_bytes(), arch)
         assert found == read(done.stdout), file.name
         seen.setdefault(arch, set()).update(each.kind for each in found)
-    common = {"", "idle", "branch", "load", "copy", "barrier"}
+    common = {"", "idle", "branch", "load", "store", "atomic", "copy", "barrier", "step", "test"}
     assert seen == {
         80: common,
         90: common | {"under way", "tensor copy"},

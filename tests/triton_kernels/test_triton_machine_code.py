@@ -7,11 +7,13 @@ from kernbench.kernels.grids import GridLaunch
 from kernbench.triton.instructions import Instruction
 from kernbench.triton.machine_code import Loop, MachineCode, loops_of
 from kernbench.triton.timing import grid_launch
-from kernbench.ttir.counting import Access, Work
+from kernbench.ttir.counting import Access, TextLoop, Work
 
 OTHER = Instruction()
 LOAD = Instruction("load", 16)
 BARRIER = Instruction("barrier")
+STORE = Instruction("store")
+ATOMIC = Instruction("atomic")
 
 
 def branch(place: int) -> Instruction:
@@ -33,8 +35,8 @@ def test_a_branch_back_closes_a_loop() -> None:
     # Two, two, and the branch to itself.
     assert outside == 5
     assert loops == [
-        Loop(3, innermost=False, ahead=True, loaded=16, waits=0),
-        Loop(2, innermost=True, ahead=False, waits=0),
+        Loop(3, innermost=False, ahead=True, loaded=16, waits=0, parted=0),
+        Loop(2, innermost=True, ahead=False, waits=0, parted=0),
     ]
 
 
@@ -46,13 +48,33 @@ def test_loads_that_no_barrier_parts_are_waited_for_together() -> None:
         (found,) = loops_of(code)[1]
         return found
 
-    assert loop(0) == Loop(7, True, False, loaded=16 + 2 + 4, waits=2)
-    assert loop(1) == Loop(7, True, False, loaded=22, waits=2, beside=True)
+    assert loop(0) == Loop(7, True, False, loaded=16 + 2 + 4, waits=2, parted=2)
+    assert loop(1) == Loop(7, True, False, loaded=22, waits=2, beside=True, parted=2)
+
+
+def the_loop(*code: Instruction) -> Loop:
+    (found,) = loops_of([*code, branch(0), OTHER])[1]
+    return found
+
+
+def test_stores_and_atomic_operations_part_loads_as_barriers_do() -> None:
+    assert the_loop(LOAD, LOAD, STORE, STORE, LOAD, STORE).waits == 2
+    assert the_loop(LOAD, LOAD, STORE, STORE, LOAD, STORE).parted == 1
+    assert the_loop(ATOMIC, ATOMIC).waits == 2
+    assert the_loop(STORE, OTHER).waits == 0
+
+
+def test_the_counter_of_a_loop_is_what_its_last_test_looks_at() -> None:
+    steps = Instruction("step", -4, (12,)), Instruction("step", 64, (3,))
+    tests = Instruction("test", 0, (3,)), Instruction("test", 0, (255, 12))
+    assert the_loop(*steps, *tests).step == 4
+    assert the_loop(*steps, tests[0]).step == 64
+    assert the_loop(*steps).step == 0
 
 
 WORK = Work(
     turns=[(4, 10), (4, 30)],
-    loops=[(False, 16, []), (True, 160, [(128, 4), (1, 8)])],
+    loops=[TextLoop(False, 16, [], waits=False), TextLoop(True, 160, [(128, 4), (1, 8)])],
     accesses=[Access(0, loads=True, stores=False, nbytes=4096)],
     flop={"bf16": 1000},
     issued=(8 * 2 * 32, 160 * 3 * 2 * 32),
@@ -66,7 +88,8 @@ def launch(machine: MachineCode | None) -> GridLaunch:
 
 
 def test_loops_of_the_code_are_those_of_the_text() -> None:
-    code = MachineCode(40, 512, 20, [Loop(6, False, False), Loop(5, True, True)])
+    outer = Loop(6, False, False, waits=0)
+    code = MachineCode(40, 512, 20, [outer, Loop(5, True, True)])
     assert launch(code) == GridLaunch(
         warps=2,
         stages=3,
@@ -89,14 +112,49 @@ def test_loops_that_the_compiler_has_changed_take_the_most_turns_together() -> N
 
 def test_a_loop_whose_turn_loads_what_four_of_the_text_do_is_unrolled() -> None:
     # In a turn of the text each of 64 threads loads two numbers of 4 bytes and the one of 8.
+    outer = Loop(6, False, False, waits=0)
     unrolled = Loop(40, True, False, loaded=4 * 16, waits=1)
-    found = launch(MachineCode(40, 512, 50, [Loop(6, False, False), unrolled]))
+    found = launch(MachineCode(40, 512, 50, [outer, unrolled]))
     assert (found.turn_instructions, found.waits) == (10, Fraction(1, 4))
     # What three turns take stands outside, for those that are left over.
     assert found.instructions == 50 - 30 + 6 * 16 // 8
-    parted = replace(unrolled, waits=4)
-    found = launch(MachineCode(40, 512, 50, [Loop(6, False, False), parted]))
+    parted = replace(unrolled, waits=4, parted=4)
+    found = launch(MachineCode(40, 512, 50, [outer, parted]))
     assert (found.turn_instructions, found.waits) == (40, Fraction(1))
+    # Stores part what barriers do not: each turn waits, and its instructions are known.
+    stores = replace(unrolled, waits=4)
+    found = launch(MachineCode(40, 512, 50, [outer, stores]))
+    assert (found.turn_instructions, found.waits) == (10, Fraction(1))
+
+
+def computing(*loops: Loop, step: int = 1) -> GridLaunch:
+    """A launch of a kernel whose one loop loads nothing: 8 programs of 20 turns."""
+    text = TextLoop(True, 160, [], waits=False, step=step)
+    work = replace(WORK, loops=[text], turns=[(8, 20)])
+    machine = MachineCode(40, 512, 50, loops)
+    return grid_launch(work, machine, warps=2, stages=3, extents={0: 1024}, same={})
+
+
+def test_a_loop_that_loads_nothing_does_not_wait() -> None:
+    found = computing(Loop(40, True, False, waits=0))
+    assert (found.turn_instructions, found.waits) == (40, Fraction(0))
+    work = replace(WORK, loops=[TextLoop(True, 160, [], waits=False)], flop={})
+    assert grid_launch(work, None, 2, 3, {0: 1024}, {}).waits == 0
+
+
+def test_a_counter_that_moves_on_by_four_steps_is_that_of_an_unrolled_loop() -> None:
+    unrolled = Loop(36, True, False, waits=0, step=4)
+    left = Loop(11, True, False, waits=0, step=1)  # takes the turns that are left over
+    found = computing(unrolled, left)
+    assert (found.turn_instructions, found.instructions) == (9, 50 - 27)
+    assert computing(replace(unrolled, step=4096), step=1024).turn_instructions == 9
+    # An address, of 64 bytes a turn, took the place of the counter.
+    assert computing(replace(unrolled, step=64)).turn_instructions == 36
+
+
+def test_loads_of_an_outer_loop_are_waited_for_in_its_turns() -> None:
+    outer, inner = Loop(6, False, False, loaded=4), Loop(5, True, False, waits=0)
+    assert launch(MachineCode(40, 512, 20, [outer, inner])).waits == Fraction(16, 160)
 
 
 def test_products_are_beside_instructions_where_all_loops_leave_them_under_way() -> None:

@@ -7,7 +7,7 @@ from ttir_texts import kernel, run
 from kernbench.ttir.compiling import Compiler
 from kernbench.ttir.executing import HANDLERS
 from kernbench.ttir.reader import read
-from kernbench.ttir.reports import KernelWaitError
+from kernbench.ttir.reports import KernelEndlessError, KernelWaitError
 
 PLACE = """
     %id = tt.get_program_id x : i32
@@ -162,6 +162,38 @@ def test_a_loop_that_changes_nothing_is_reported() -> None:
 """
     with pytest.raises(KernelWaitError, match=r"program \(1, 0, 0\) of kernel waits"):
         of_each(body, [0, 1, 0])
+
+
+COUNTS_TO_V = """
+    %c1 = arith.constant 1 : i32
+    %c0 = arith.constant 0 : i32
+    %r = scf.while (%a = %c0) : (i32) -> i32 {
+      %go = arith.cmpi ne, %a, %v : i32
+      scf.condition(%go) %a : i32
+    } do {
+    ^bb0(%a: i32):
+      %b = arith.addi %a, %c1 : i32
+      scf.yield %b : i32
+    }
+"""
+
+
+def test_a_loop_that_goes_on_and_on_is_stopped() -> None:
+    asked: list[int] = []
+
+    def over() -> float:
+        asked.append(1)
+        return 30.0 if len(asked) == 3 else 0.0
+
+    text = of_each_text(COUNTS_TO_V, 0)
+    out = np.zeros(2, np.int32)
+    # Asked first after 1024 turns, which begins the time, then every 1024.
+    run(text, [np.array([3, 3000], np.int32), out], (2, 1, 1), patience=lambda: over)
+    assert out.tolist() == [3, 3000]
+    assert len(asked) == 1
+    with pytest.raises(KernelEndlessError, match=r"\[K5\] program \(1, 0, 0\) of kernel goes on"):
+        run(text, [np.array([3, -1], np.int32), out], (2, 1, 1), patience=lambda: over)
+    assert len(asked) == 3
 
 
 def test_jumps_hand_values_to_blocks() -> None:

@@ -10,6 +10,7 @@ from ttir_texts import Array, kernel, run
 
 from kernbench.errors import KernbenchError, UnsupportedError
 from kernbench.ttir.executing import Executable
+from kernbench.ttir.memory import Allocation, Memory
 from kernbench.ttir.reader import read
 from kernbench.ttir.types import SCALARS
 
@@ -169,6 +170,8 @@ def test_a_block_whose_tensor_is_not_there_is_reported() -> None:
     with pytest.raises(KernbenchError) as caught:
         run(text, [np.zeros(9, np.float32)])
     assert caught.value.summary == "load of a descriptor out of bounds of argument 0"
+    assert caught.value.facts[3:] == ("the descriptor says shape (16,), of strides (4,) in bytes",)
+    assert "shape and the strides of the tensor" in caught.value.hint
 
     written = text.replace(
         "%v = tt.descriptor_load %d[%c0] : !tt.tensordesc<16xf32> ->",
@@ -234,6 +237,53 @@ def test_an_address_in_no_memory_is_reported_as_a_number() -> None:
 
     assert caught.value.summary == "tl.load out of bounds of all memory that the kernel was given"
     assert "first bad element at address 77; 1 of 1 lanes" in caught.value.facts[1]
+    assert caught.value.facts[2].startswith("no tensor lies there; one that did is gone")
+    assert "keep a tensor while kernels have its address" in caught.value.hint
+
+
+OF_ROWS = """
+    %id = tt.get_program_id x : i32
+    %r = arith.muli %id, %stride : i32 loc("mine.py":3:9)
+    %rs = tt.splat %r : i32 -> tensor<4xi32>
+    %l = tt.make_range {end = 4 : i32, start = 0 : i32} : tensor<4xi32>
+    %o = arith.addi %rs, %l : tensor<4xi32> loc("mine.py":3:20)
+    %xs = tt.splat %x : !tt.ptr<i8> -> tensor<4x!tt.ptr<i8>>
+    %p = tt.addptr %xs, %o : tensor<4x!tt.ptr<i8>>, tensor<4xi32>
+    %v = tt.load %p : tensor<4x!tt.ptr<i8>> loc("mine.py":4:1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("stride", "numbers", "line"),
+    [
+        (1 << 30, "2 * 1073741824", "mine.py:3:9"),
+        ((1 << 31) - 2, "2147483646 + 2", "mine.py:3:20"),
+    ],
+)
+def test_an_offset_that_wrapped_around_is_named_with_its_line(
+    stride: int, numbers: str, line: str
+) -> None:
+    text = kernel("%x: !tt.ptr<i8>, %stride: i32", OF_ROWS)
+    # A tensor of which all rows are seen as one byte: what the last program asks for is inside.
+    first = Allocation("x", 1 << 40, np.broadcast_to(np.zeros(1, np.uint8), (1 << 33,)))
+    held = [np.array([first.start]), np.array([stride], np.int32)]
+
+    with pytest.raises(KernbenchError) as caught:
+        Executable(read(text)).run((3, 1, 1), held, Memory({0: first}), print, races=False)
+
+    assert caught.value.facts[0] == "at mine.py:4:1"
+    assert caught.value.facts[3:] == (f"{numbers} wraps around, as it is int32, at {line}",)
+    assert caught.value.hint == "convert an operand first: row.to(tl.int64) * stride"
+
+
+def test_an_offset_before_the_start_is_told_so() -> None:
+    text = kernel("%x: !tt.ptr<i8>, %stride: i32", OF_ROWS)
+    with pytest.raises(KernbenchError) as caught:
+        run(text, [np.zeros(16, np.uint8), -4], (2, 1, 1))
+    assert "program (1, 0, 0) of kernel, lane (0,)" in caught.value.facts
+    assert "first bad element at byte -4 of 16" in caught.value.facts[2]
+    assert "mask the lanes before the start" in caught.value.hint
+    assert len(caught.value.facts) == 3
 
 
 PRINTS: list[tuple[str, str, Array | int | float, list[str]]] = [

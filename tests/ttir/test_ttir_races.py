@@ -62,11 +62,11 @@ def test_programs_that_store_different_values_to_an_element_are_told() -> None:
 def test_a_program_that_changes_what_another_one_loads_is_told() -> None:
     told = caught(rows(6, LOAD, STORE), [np.zeros(32, np.int32), np.zeros(32, np.int32)])
     assert told == [
-        "program (1, 0, 0) and other programs of kernel touch the same elements of argument 0, "
+        "program (1, 0, 0) and program (0, 0, 0) of kernel touch the same elements of argument 0, "
         "in no order",
         "program (1, 0, 0), lane (0,): tl.store byte 24 of 128",
         "at mine.py:4:5",
-        "other programs: tl.load byte 24 of 128",
+        "program (0, 0, 0): tl.load byte 24 of 128",
         "at mine.py:3:5",
     ]
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from kernbench.ttir.executing import Executable
+from kernbench.ttir.frames import Patience
 from kernbench.ttir.memory import Allocation, Memory
 from kernbench.ttir.reader import read
 from kernbench.ttir.types import SCALARS
@@ -35,6 +36,7 @@ def run(
     others: Sequence[Array] = (),
     *,
     races: bool = True,
+    patience: Patience | None = None,
 ) -> list[str]:
     """Runs a kernel on arrays, which it changes, and returns what it prints.
 
@@ -43,6 +45,7 @@ def run(
         types: Types of numbers by place; an int is an `i32` otherwise, a float an `f32`.
         others: Further arrays, which lie behind the arguments.
         races: Whether programs that touch the same elements are reported.
+        patience: Tells whether a loop that may never end has run too long.
     """
     held: list[Array] = []
     allocations: dict[int, Allocation] = {}
@@ -57,7 +60,8 @@ def run(
     said: list[str] = []
     behind = [_allocation(place, array) for place, array in enumerate(others, len(arguments))]
     memory = Memory(allocations, behind)
-    Executable(read(text)).run(grid, held, memory, said.append, races=races)
+    ready = Executable(read(text))
+    ready.run(grid, held, memory, said.append, races=races, patience=patience)
     return said
 
 
