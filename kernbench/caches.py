@@ -127,6 +127,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "ccl.collective_files": 32,  # each with its rounds, megabytes for thousands of steps
     "ccl.formulas": 256,  # a few numbers for each step
     "ccl.plans": 256,  # a large one has some megabytes
+    "ccl.fits": 256,  # what does not fit of each plan, mostly nothing; keeps the plan
 }
 """The most entries of every cache, by `room.what`; of several of one name, of each."""
 

@@ -8,6 +8,7 @@ from typing import Any
 from kernbench.config.near import did_you_mean
 from kernbench.config.shipped import shipped
 from kernbench.errors import UsageError
+from kernbench.ranks import watchdog
 from kernbench.ranks.hash_seeds import Calls
 from kernbench.ranks.schedules import Schedule
 from kernbench.report import load_rows
@@ -86,11 +87,13 @@ def run_once(
     status: object = None
     try:
         with (
+            watchdog.over_main(spec.watchdog_s) as watch,
             program_of(spec, find_program(spec)) as program,
             RuntimeContext(
                 spec, quiet=quiet, progress=progress, schedule=schedule, calls=calls
             ) as context,
         ):
+            watch.loop = context.engine.loop
             if ready is not None:
                 ready(context)
             status = _to_its_end(program, context)

@@ -693,8 +693,8 @@ def test_code_that_never_yields_is_stopped(kernbench: Kernbench) -> None:
         ranks: text.replace("+4: pass", "+3: while True:") for ranks, text in found.items()
     } == {
         (1,): """\
-NoProgressError: [K5] code ran for 0.1 s of wall time without a simulated step
-  rank 1 was running, innermost call last:
+NoProgressError: [K5] code ran on past the watchdog's 0.1 s of wall time without a simulated step
+  where rank 1 was, innermost call last:
     worker at FILE+3: while True:
   hint: look for a loop that never waits; --watchdog or watchdog_s= sets the limit""",
     }
