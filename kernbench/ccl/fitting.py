@@ -42,7 +42,7 @@ def check_fits(plan: Plan, algorithm: Algorithm, setting: Setting) -> None:
 
     Args:
         plan: What the algorithm exchanges.
-        algorithm: The algorithm.
+        algorithm: What the plan was recorded of.
         setting: Everything that the algorithm can see besides its rank.
 
     Raises:

@@ -581,12 +581,20 @@ class Recorder(CommBase):
 
     @property
     def tl(self) -> "Program":
-        """See `Comm`."""
+        """See `Comm`; only a live run has it.
+
+        Raises:
+            NotAPlanError: Always.
+        """
         raise NotAPlanError
 
     @property
     def buffer(self) -> "Pointer":
-        """See `Comm`."""
+        """See `Comm`; only a live run has it.
+
+        Raises:
+            NotAPlanError: Always.
+        """
         raise NotAPlanError
 
     def cut(self, parts: int, scratch: int = 0) -> None:

@@ -454,6 +454,8 @@ class Spawn:
         elif isinstance(error, RecursionError):
             error.add_note(_depth_note(error))
         elif isinstance(error, KernbenchError):
+            if call_site_of(error) is None:
+                error.__traceback__ = None  # pytest would show our frames for want of others
             hidden = _hidden(error)
             if hidden:
                 error.add_note(f"{process.name} was handling {hidden}")

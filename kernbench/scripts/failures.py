@@ -131,9 +131,10 @@ def user_frames(error: BaseException) -> list[str]:
         while len(frames) > 1 and is_of_python(frames[-1].tb_frame):
             frames.pop()
     benches = shipped("benches")
-    own = [frame for frame in frames if benches not in _file(frame).parents]
-    if own or isinstance(error, KernbenchError):
-        frames = own
+    written = [frame for frame in frames if not is_of_python(frame.tb_frame)]
+    broken = bool(written) and benches in _file(written[-1]).parents
+    if isinstance(error, KernbenchError) or not broken:
+        frames = [frame for frame in frames if benches not in _file(frame).parents]
     summary = traceback.StackSummary.extract(
         ((frame.tb_frame, frame.tb_lineno) for frame in frames), lookup_lines=True
     )

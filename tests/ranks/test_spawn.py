@@ -537,7 +537,7 @@ def test_sys_exit_0_is_a_return(kernbench: Kernbench) -> None:
 CollectiveMismatchError: [C1] all_reduce #1 of group WORLD: ranks 0, 2 wait for rank 1
   waiting ranks 0, 2: all_reduce([1], torch.float32, sum) at 2 us, at FILE+5: dist.all_reduce(x)
   missing rank 1 returned at FILE+4: sys.exit(0); it called none
-  hint: every rank of a group must call the collective; look for a branch on the rank""",
+  hint: every rank of a group must call the collective; look for a branch on the rank, or a loop with fewer turns""",
     }
 
 
