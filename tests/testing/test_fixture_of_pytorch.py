@@ -1,26 +1,12 @@
 """The fixture runs workers of the real PyTorch, and a rank's mistake shows none of our frames."""
 
+from pathlib import Path
+
 import pytest
 
 pytest_plugins = ["pytester"]
 
-TORCH = """
-import torch
-import torch.distributed as dist
-
-def worker(rank, size):
-    dist.init_process_group("nccl")
-    torch.cuda.set_device(rank)
-    x = torch.full((size,), float(rank), device="cuda")
-    dist.all_reduce(x)
-    dist.destroy_process_group()
-    return x[0].item()
-
-def test_it(kernbench):
-    outcome = kernbench.torchrun_spawn(worker, nprocs=4, args=(3,))
-    assert outcome.returned == [6.0] * 4
-    assert kernbench.contexts == (outcome.context,)
-"""
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "pytorch.md"
 
 LEFT = """
 import kernbench.torch as torch
@@ -35,8 +21,9 @@ def test_it(kernbench):
 
 
 @pytest.mark.torch
-def test_the_fixture_runs_the_real_pytorch(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(TORCH)
+def test_the_test_of_the_page_runs_with_the_real_pytorch(pytester: pytest.Pytester) -> None:
+    section = PAGE.read_text(encoding="utf-8").partition("## 6. In tests\n")[2]
+    pytester.makepyfile(section.split("```")[1])
     pytester.runpytest_inprocess("-p", "no:xdist").assert_outcomes(passed=1)
 
 
