@@ -6,6 +6,7 @@ Imported before numpy: where BLAS may choose, it then takes one thread.
 import gc
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -38,7 +39,8 @@ def seconds(
 def show(title: str, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Prints a table; its first column is text, the others are right-aligned."""
     print(f"{title}\n{os.cpu_count()} cores, CPython {platform.python_version()}", end="")
-    print("".join(f", {name} {version(name)}" for name in ("greenlet", "numpy", "simpy")))
+    used = [name for name in ("greenlet", "numpy", "simpy", "torch") if name in sys.modules]
+    print("".join(f", {name} {version(name)}" for name in used))
     cells = [[str(cell) for cell in row] for row in (header, *rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for first, *others in cells:

@@ -52,6 +52,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "memory.functions": 1024,  # by name and type
     "memory.gaps": 4096,
     "memory.strides": 4096,
+    "memory.freed_pages": 1,
     "operations.laid_out": 4096,
     "operations.left": 1024,
     "operations.matmul": 4096,
@@ -127,6 +128,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "ccl.collective_files": 32,  # each with its rounds, megabytes for thousands of steps
     "ccl.formulas": 256,  # a few numbers for each step
     "ccl.plans": 256,  # a large one has some megabytes
+    "ccl.fits": 256,  # what does not fit of each plan, mostly nothing; keeps the plan
 }
 """The most entries of every cache, by `room.what`; of several of one name, of each."""
 

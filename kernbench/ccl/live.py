@@ -5,13 +5,13 @@ from functools import cached_property
 from typing import Any
 
 from kernbench.ccl.layout import Cuts, Layout, turns
-from kernbench.ccl.plan import NOTHING, Combine, Cutting, Setting
+from kernbench.ccl.plan import NOTHING, Combine, CommBase, Cutting, Setting
 from kernbench.hw.queue import QueueSpec
 from kernbench.tl.program import Program
 from kernbench.tl.tile import Pointer, Tile
 
 
-class LiveComm:
+class LiveComm(CommBase):
     """The `Comm` of one rank whose exchanges are tile commands.
 
     Args:
@@ -89,7 +89,7 @@ class LiveComm:
             combine: `reduce` adds arriving values to present ones, `copy` replaces them.
             span: Number of chunks in a row that leave, and that arrive.
         """
-        self._cutting.check(send, to, receive, source, combine, span)
+        self._cutting.check(self.rank, send, to, receive, source, combine, span)
         tl, out, into = self._program, self._pieces(send, span), self._pieces(receive, span)
         if send != NOTHING and to == self.rank:
             for leaving, there in zip(out, into, strict=True):

@@ -9,12 +9,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from types import FunctionType
 from typing import (
     TYPE_CHECKING,
     Any,
     Final,
     Literal,
     NamedTuple,
+    NoReturn,
     Protocol,
     runtime_checkable,
 )
@@ -25,6 +27,7 @@ from kernbench.caches import cached
 from kernbench.ccl.columns import Around, Column, Turns
 from kernbench.ccl.layout import Cuts
 from kernbench.ccl.operations import OPERATIONS, Ints
+from kernbench.config.near import did_you_mean
 from kernbench.errors import KernbenchError, call_site, site_fact
 
 if TYPE_CHECKING:
@@ -111,7 +114,7 @@ class Comm(Protocol):
         """Sends chunks to a rank while receiving chunks from another. May wait.
 
         Messages between two ranks match first in, first out, and must be equally large. A rank that
-        sends to itself and receives from itself moves a chunk inside its buffer.
+        sends to itself and receives from itself moves a chunk to another place of its buffer.
 
         Args:
             send: First chunk that leaves; `NOTHING` to only receive.
@@ -123,6 +126,11 @@ class Comm(Protocol):
         """
         ...
 
+
+PARTS: Final = tuple(
+    sorted({name for name in (*vars(Comm), *Comm.__annotations__) if not name.startswith("_")})
+)
+"""Names that an algorithm can use of its `Comm`."""
 
 Algorithm = Callable[[Comm], None]
 
@@ -314,6 +322,27 @@ class Plan:
         return all(stage.steady for stage in self.stages)
 
     @cached_property
+    def aligned(self) -> bool:
+        """Whether everything that is sent in a step is received in the same step."""
+        if self.in_stages:
+            return True
+        ranks = np.arange(self.world_size)
+        for send, to, receive, source, span in zip(
+            self.send, self.to, self.receive, self.source, self.span, strict=True
+        ):
+            sends = send != NOTHING
+            receivers = to[sends]
+            if (
+                len(distinct(receivers)) != len(receivers)
+                or (receive != NOTHING).sum() != len(receivers)
+                or (source[receivers] != ranks[sends]).any()
+                or (receive[receivers] == NOTHING).any()
+                or (span[receivers] != span[sends]).any()
+            ):
+                return False
+        return True
+
+    @cached_property
     def gathers(self) -> bool:
         """Whether no rank of a plan in stages can be done before every rank has begun."""
         known: np.ndarray[Any, np.dtype[np.bool_]] | None = None
@@ -433,10 +462,13 @@ class Cutting:
         self.cuts = Cuts(*map(int, cuts))
         self._used = True
 
-    def check(self, send: Any, to: Any, receive: Any, source: Any, combine: str, span: Any) -> None:
+    def check(
+        self, rank: Any, send: Any, to: Any, receive: Any, source: Any, combine: str, span: Any
+    ) -> None:
         """Checks the arguments of `Comm.exchange`, numbers or arrays over ranks.
 
         Args:
+            rank: Whose exchange it is.
             send: First chunk that leaves; `NOTHING` to only receive.
             to: Rank that gets the chunks that leave.
             receive: First chunk that arrives; `NOTHING` to only send.
@@ -445,7 +477,8 @@ class Cutting:
             span: Number of chunks in a row that leave, and that arrive.
 
         Raises:
-            AlgorithmError: If a chunk, a rank or the way to combine does not exist.
+            AlgorithmError: If a chunk, a rank or the way to combine does not exist, or a rank has
+                an exchange with itself that moves nothing.
         """
         self._used = True
         last_chunk, last = self.last_chunk, self._setting.world_size - 1
@@ -458,6 +491,8 @@ class Cutting:
             and _within(to, last)
             and _within(source, last)
             and combine in {"reduce", "copy"}
+            and not np.any(_itself(rank, to))
+            and not np.any(_itself(rank, source))
         ):
             return
         expected = []
@@ -477,6 +512,14 @@ class Cutting:
                 expected.append(f"{name}= chunks of one block, as there are several channels")
             if ((np.less(peer, 0) | np.greater(peer, last)) & np.not_equal(chunk, NOTHING)).any():
                 expected.append(f"{peer_name}= a rank from 0 to {last}; got {peer}")
+        leaves = np.not_equal(send, NOTHING) & _itself(rank, to)
+        arrives = np.not_equal(receive, NOTHING) & _itself(rank, source)
+        if (leaves != arrives).any() or (leaves & np.equal(send, receive)).any():
+            expected.append(
+                "to= and source= other ranks; or the rank itself twice, with another chunk to "
+                "receive than to send, which moves a chunk; got "
+                f"send={send}, to={to}, receive={receive}, source={source} on rank {rank}"
+            )
         if expected:
             site = call_site()
             raise AlgorithmError(f"exchange: expected {'; '.join(expected)}", [site_fact(site)])
@@ -498,11 +541,34 @@ def _within(numbers: Any, last: int, first: int = 0) -> bool:
     return bool(first <= numbers <= last)
 
 
+def _itself(rank: Any, peer: Any) -> Any:
+    """Returns whether a peer is the rank itself, for one rank or for all."""
+    if isinstance(rank, Around):
+        if isinstance(peer, Around):
+            return peer.places == rank.places
+        rank = np.arange(rank.ranks)
+    return np.equal(rank, peer)
+
+
 def _differ(first: Any, last: Any, parts: int) -> bool:
     return bool(np.not_equal(first // parts, last // parts).any())
 
 
-class _Recorder:
+class CommBase:
+    """What errors of Python say of a `Comm`: the name that an algorithm knows it by."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name, method in vars(cls).items():
+            if isinstance(method, FunctionType) and not name.startswith("_"):
+                method.__qualname__ = f"comm.{name}"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        hint = did_you_mean(name, PARTS) or f"it has {', '.join(PARTS)}"
+        raise AttributeError(f"comm has no {name}; {hint}")
+
+
+class Recorder(CommBase):
     """Writes down what an algorithm exchanges, for one rank or an array of ranks.
 
     Args:
@@ -527,18 +593,30 @@ class _Recorder:
 
     @property
     def messages(self) -> int:
+        """See `Comm`."""
         self._asked.add(self._messages)
         return self._messages
 
     @property
     def tl(self) -> "Program":
+        """See `Comm`; only a live run has it.
+
+        Raises:
+            NotAPlanError: Always.
+        """
         raise NotAPlanError
 
     @property
     def buffer(self) -> "Pointer":
+        """See `Comm`; only a live run has it.
+
+        Raises:
+            NotAPlanError: Always.
+        """
         raise NotAPlanError
 
     def cut(self, parts: int, scratch: int = 0, *, turns: int = 1, together: int = 1) -> None:
+        """See `Comm`."""
         self.cutting.cut(Cuts(parts, scratch, turns, together))
 
     def exchange(
@@ -551,6 +629,16 @@ class _Recorder:
         combine: Combine = "copy",
         span: Any = 1,
     ) -> None:
+        """Writes down an exchange, see `Comm`.
+
+        Args:
+            send: First chunk that leaves; `NOTHING` to only receive.
+            to: Rank that gets the chunks that leave.
+            receive: First chunk that arrives; `NOTHING` to only send.
+            source: Rank that sends the chunks that arrive.
+            combine: `reduce` adds arriving values to present ones, `copy` replaces them.
+            span: Number of chunks in a row that leave, and that arrive.
+        """
         if (
             type(send) is type(to) is type(receive) is type(source) is Around
             and type(span) is int
@@ -560,6 +648,8 @@ class _Recorder:
             and to.wrapped
             and receive.wrapped
             and source.wrapped
+            and to.places
+            and source.places
             and combine in {"reduce", "copy"}
         ):
             # As the one before, which was checked: only the places are others.
@@ -569,7 +659,7 @@ class _Recorder:
         if isinstance(send, Turns):
             self._turn(send, to, receive, source, combine)
             return
-        self.cutting.check(send, to, receive, source, combine, span)
+        self.cutting.check(self.rank, send, to, receive, source, combine, span)
         if type(send) is type(to) is type(receive) is type(source) is Around and span == 1:
             self._plain.append((send, to, receive, source, combine == "reduce", span))
             self.count += 1
@@ -589,7 +679,7 @@ class _Recorder:
         self, send: Turns, to: Around, receive: Turns, source: Around, combine: Combine
     ) -> None:
         """Records several steps in a row at once; they differ in their chunks only."""
-        self.cutting.check(send.first, to, receive.first, source, combine, 1)
+        self.cutting.check(self.rank, send.first, to, receive.first, source, combine, 1)
         self.write()
         count = len(send.places)
         after, before = (Turns(peer, [peer.places] * count) for peer in (to, source))
@@ -657,39 +747,39 @@ def _record(algorithm: Algorithm, setting: Setting, asked: set[int]) -> Plan | N
     return replace(Plan(recorder.cutting.cuts, *table), turned=moved)
 
 
-def _record_around(algorithm: Algorithm, setting: Setting, asked: set[int]) -> _Recorder | None:
+def _record_around(algorithm: Algorithm, setting: Setting, asked: set[int]) -> Recorder | None:
     """Records all ranks of an algorithm for rings at once, as places round the ring.
 
     It takes a step for each step, not for each step and rank. None if the algorithm does with its
     rank what only numbers can do.
     """
-    return _record_all(algorithm, _Recorder(Around(setting.world_size), setting, asked))
+    return _record_all(algorithm, Recorder(Around(setting.world_size), setting, asked))
 
 
-def _record_together(algorithm: Algorithm, setting: Setting, asked: set[int]) -> _Recorder | None:
+def _record_together(algorithm: Algorithm, setting: Setting, asked: set[int]) -> Recorder | None:
     """Records all ranks at once; None if the algorithm needs a number for its rank."""
     n = setting.world_size
     ranks = np.arange(n)
     ranks.flags.writeable = False
-    everyone = _record_all(algorithm, _Recorder(ranks, setting, asked))
+    everyone = _record_all(algorithm, Recorder(ranks, setting, asked))
     if everyone is None or not all(column.fits for column in everyone.steps):
         return None
     # Changing an array in place changes it under all its names: compare with single ranks.
     for rank in {0, n - 1}:
-        alone = _Recorder(rank, setting, asked)
+        alone = Recorder(rank, setting, asked)
         algorithm(alone)
         if _done(everyone, rank) != _done(alone, 0):
             return None
     return everyone
 
 
-def _done(recorder: _Recorder, rank: int) -> list[tuple[Any, ...]]:
+def _done(recorder: Recorder, rank: int) -> list[tuple[Any, ...]]:
     """Returns what a rank exchanges, without the steps in which it does nothing."""
     steps = zip(*(column.of(rank) for column in recorder.steps), strict=True)
     return [step for step in steps if step[0] != NOTHING or step[2] != NOTHING]
 
 
-def _record_all(algorithm: Algorithm, everyone: _Recorder) -> _Recorder | None:
+def _record_all(algorithm: Algorithm, everyone: Recorder) -> Recorder | None:
     """Records ranks at once; None if the algorithm cannot do without a number for its rank."""
     try:
         algorithm(everyone)
@@ -703,8 +793,8 @@ def _record_all(algorithm: Algorithm, everyone: _Recorder) -> _Recorder | None:
 
 def _record_each(
     algorithm: Algorithm, setting: Setting, asked: set[int]
-) -> tuple[_Recorder, list[Ints]]:
-    recorders = [_Recorder(rank, setting, asked) for rank in range(setting.world_size)]
+) -> tuple[Recorder, list[Ints]]:
+    recorders = [Recorder(rank, setting, asked) for rank in range(setting.world_size)]
     for recorder in recorders:
         algorithm(recorder)
     cuts = [recorder.cutting.cuts for recorder in recorders]
@@ -751,7 +841,7 @@ def formula_of(algorithm: Algorithm, setting: Setting) -> Plan | None:
         return plan if plan is not None and plan.turned else None
     if not vars(algorithm).get("turned"):
         return None
-    recorder = _Recorder(0, setting, set())
+    recorder = Recorder(0, setting, set())
     algorithm(recorder)
     number = recorder.cutting.dtype
     send, to, receive, source, reduce, span = (

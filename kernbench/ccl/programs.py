@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kernbench.ccl.config import Chosen
+from kernbench.ccl.fitting import check_fits
 from kernbench.ccl.layout import full_messages
 from kernbench.ccl.plan import Algorithm, Plan, RefusedError, Setting, formula_of, plan_of
 from kernbench.ccl.profiles import Scope
@@ -64,8 +65,11 @@ class ChannelProgram:
 
     @property
     def plan(self) -> Plan | None:
-        """Exchanges of all ranks; None if the algorithm must run live."""
-        return plan_of(self.algorithm, self.setting)
+        """Exchanges of all ranks, which fit together; None if the algorithm must run live."""
+        plan = plan_of(self.algorithm, self.setting)
+        if plan is not None:
+            check_fits(plan, self.algorithm, self.setting)
+        return plan
 
     @property
     def formula(self) -> Plan | None:

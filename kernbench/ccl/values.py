@@ -10,7 +10,7 @@ import numpy as np
 
 from kernbench.ccl.layout import Layout
 from kernbench.ccl.operations import Ints
-from kernbench.ccl.plan import NOTHING, AlgorithmError, Exchange, Plan, distinct
+from kernbench.ccl.plan import NOTHING, AlgorithmError, Exchange, Plan
 from kernbench.memory.arithmetic import Function
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -117,11 +117,7 @@ class _Values:
         self.state[ranks, places] = arrived
 
     def follow_freely(self, plan: Plan) -> None:
-        """Follows all ranks through queues; each rank goes on until it must wait.
-
-        Raises:
-            AlgorithmError: If the ranks wait for one another for ever, or messages do not fit.
-        """
+        """Follows all ranks of a plan that fits through queues; each goes on until it must wait."""
         queues: dict[tuple[int, int], deque[Ints]] = {}
         steps = [deque(plan.of(rank)) for rank in range(self.ranks)]
         sent = [False] * self.ranks
@@ -143,72 +139,28 @@ class _Values:
                     self._receive(rank, step, queue.popleft())
                 steps[rank].popleft()
                 sent[rank] = False
-        stuck = [rank for rank in range(self.ranks) if steps[rank]]
-        if stuck or any(queues.values()):
-            raise AlgorithmError(
-                "the exchanges of the ranks do not fit together",
-                [
-                    *(
-                        f"rank {rank} waits for a message from {steps[rank][0].source}"
-                        for rank in stuck
-                    ),
-                    *(
-                        f"{len(queue)} messages from rank {source} to {to} are never received"
-                        for (source, to), queue in sorted(queues.items())
-                        if queue
-                    ),
-                ],
-                hint="every send needs a receive at the other rank, in the same order",
-            )
 
     def _receive(self, rank: int, step: Exchange, arrived: Ints) -> None:
-        if len(arrived) != step.span:
-            raise AlgorithmError(
-                f"rank {rank} receives {step.span} chunks where {step.source} sent {len(arrived)}"
-            )
         places = np.arange(step.receive, step.receive + step.span)
         adds = np.full(step.span, step.combine == "reduce")
         self._put(np.full(step.span, rank), places, arrived, adds)
 
 
 def recipe(plan: Plan, chunks: int, kept: Sequence[tuple[int, int, int]]) -> Recipe:
-    """Returns the recipe of a plan, by following the plan with numbered values.
+    """Returns the recipe of a plan that fits, by following the plan with numbered values.
 
     Args:
+        plan: See `fitting.check_fits`.
         chunks: Chunks of a rank's buffer.
         kept: Copies before the first step: a rank, a chunk of it, and the chunk that gets a copy.
-
-    Raises:
-        AlgorithmError: If the exchanges of the ranks do not fit together.
     """
     values = _Values(plan.world_size, chunks, kept)
-    if _aligned(plan):
+    if plan.aligned:
         for step in range(len(plan.send)):
             values.follow_step(plan, step)
     else:
         values.follow_freely(plan)
     return values.recipe()
-
-
-def _aligned(plan: Plan) -> bool:
-    """Returns whether everything that is sent in a step is received in the same step."""
-    if plan.in_step:
-        return True
-    ranks = np.arange(plan.world_size)
-    for step in range(len(plan.send)):
-        sends = plan.send[step] != NOTHING
-        receivers = plan.to[step][sends]
-        if len(distinct(receivers)) != len(receivers):
-            return False
-        if (plan.receive[step] != NOTHING).sum() != len(receivers):
-            return False
-        if (plan.source[step][receivers] != ranks[sends]).any():
-            return False
-        if (plan.receive[step][receivers] == NOTHING).any():
-            return False
-        if (plan.span[step][receivers] != plan.span[step][sends]).any():
-            return False
-    return True
 
 
 class Operands(NamedTuple):

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernbench.ccl.operations import OPERATIONS, Ints
-from kernbench.ccl.plan import NOTHING, Algorithm, AlgorithmError, Combine, Comm, Plan, Setting
+from kernbench.ccl.plan import (
+    NOTHING,
+    Algorithm,
+    AlgorithmError,
+    Combine,
+    Comm,
+    CommBase,
+    Plan,
+    Setting,
+)
 from kernbench.errors import call_site, site_fact
 
 if TYPE_CHECKING:
@@ -85,7 +94,7 @@ class Along:
         return np.concatenate([self.ranks, n + self.ranks]) if kind == "pairs" else self.ranks
 
 
-class _Walker:
+class _Walker(CommBase):
     """The `Comm` that an algorithm along a walk sees.
 
     Args:

@@ -43,6 +43,12 @@ class Output:
     verbose: bool = False
 
     @property
+    def written(self) -> tuple[Path | None, ...]:
+        """Files and folders that the run leaves; None where it leaves none."""
+        files = (self.trace, self.report, self.json)
+        return (*files, self.trace_kineto, self.flight_recorder)
+
+    @property
     def needs_records(self) -> bool:
         """Whether the log must keep every record."""
         files = (self.trace, self.trace_kineto, self.report)

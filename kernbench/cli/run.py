@@ -28,6 +28,7 @@ from kernbench.ranks.schedules import Schedule
 from kernbench.ranks.spawn_errors import SpawnInterrupted
 from kernbench.report import (
     breakdown,
+    check_apart,
     check_writable,
     explanation,
     explanation_lines,
@@ -116,6 +117,7 @@ def _run(spec: RunSpec, output: Output, tries: Tries) -> int:
         )
     if output.trace_ranks is not None and output.trace is None:
         raise UsageError("--trace-ranks without --trace", hint="add --trace FILE")
+    check_apart(output.written)
     for path in (output.trace, output.report, output.json):
         if path is not None:
             check_writable(path)

@@ -129,11 +129,12 @@ def _validate(
 ) -> "Validation":
     """Runs the tables and writes the files."""
     from kernbench.ccl.config import local_file_notice
-    from kernbench.report import check_writable
+    from kernbench.report import check_apart, check_writable
     from kernbench.sweeps.drawing import check_picture
     from kernbench.validation.picture import write_picture
     from kernbench.validation.validating import validate
 
+    check_apart(files)
     json_file, plot_file = files
     if json_file is not None:
         check_writable(json_file)

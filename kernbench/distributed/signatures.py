@@ -326,7 +326,10 @@ def _shape_hint(expected: Any, got: Any) -> str:
 def _blocks_hint(expected: Any, got: Any) -> str:
     if [prod(shape) for shape in expected] == [prod(shape) for shape in got]:
         return "the numbers of elements are the same, so hardware would not notice"
-    return "all ranks must agree on what belongs to each rank"
+    return (
+        "all ranks must agree on what belongs to each rank: pad to one size, or send with "
+        "all_to_all_single and split sizes"
+    )
 
 
 def _blocks_text(blocks: Sequence[Shape]) -> str:

@@ -1,11 +1,12 @@
 """Memory of the computer that simulates: how much is left, and what it costs to get it anew."""
 
 import ctypes
-import functools
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
+
+from kernbench.caches import cached
 
 STEP: Final = 1 << 28
 """Bytes that tensors take between two looks at what is left."""
@@ -51,7 +52,7 @@ _ON_THE_HEAP: Final = 1 << 26
 _ENVIRONMENT: Final = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 
 
-@functools.cache
+@cached("memory.freed_pages")
 def keep_freed_pages() -> bool:
     """Lets the process keep the pages of arrays that it frees, for the arrays that it makes next.
 

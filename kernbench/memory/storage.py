@@ -231,7 +231,7 @@ def no_room(label: object, site: CallSite | None, nbytes: int, left: int) -> Out
             site_fact(site, "allocated at"),
             f"it takes {format_bytes(nbytes)}; {format_bytes(left)}{of} are left",
         ],
-        hint="--data off (enable_data=False) simulates time and memory of the machine without "
+        hint="--data off (data=False) simulates time and memory of the machine without "
         "values; or use smaller sizes",
         code="M7",
     )

@@ -312,8 +312,10 @@ def _refuse(
         way = _hint(process, access, stream)
     early = "C14" if verb == "wrote" else "C15"
     facts = [called(process, verb), where, last]
-    if doing.site is not None:  # of what was issued before there were several streams, none is kept
+    if doing.site is not None:
         facts.insert(1, issued(doing))
+    else:  # of what was issued before there were several streams, none is kept
+        way += "; make the second stream first, and the report names the earlier operation's line"
     error = AccessError(
         f"{process.name} {what}",
         facts,

@@ -1,7 +1,7 @@
 """Small values of the API: devices, sizes, which devices a context may use."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -128,21 +128,18 @@ class DeviceSelector:
         chosen = list(self._each())
         wrong = [index for index in chosen if not 0 <= index < count]
         if wrong or not chosen or len(set(chosen)) != len(chosen):
-            site = call_site()
+            named = ",".join(map(str, self._entries()))
             raise UsageError(
-                f"DeviceSelector({self.which!r}) does not fit a machine of {count} SIPs",
-                [
-                    *([] if site is None else [site_fact(site)]),
-                    f"expected 'all' or different indices 0..{count - 1}",
-                ],
+                f"--devices {named} (devices=) does not fit a machine of {count} SIPs",
+                [f"expected 'all' or different indices 0..{count - 1}"],
             )
         return chosen
 
+    def _entries(self) -> Sequence[Any]:
+        return [self.which] if isinstance(self.which, int | str) else list(self.which)
+
     def _each(self) -> Iterator[int]:
-        entries = [self.which] if isinstance(self.which, int) else self.which
-        if isinstance(entries, str):
-            entries = [entries]
-        for entry in entries:
+        for entry in self._entries():
             if isinstance(entry, bool) or not isinstance(entry, int):
                 yield -1
             else:

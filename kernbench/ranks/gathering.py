@@ -259,7 +259,8 @@ class Gathering(Generic[M]):
             f"{title}: {folded(waiting)} {'wait' if len(waiting) > 1 else 'waits'} for "
             f"{folded(never)}",
             facts,
-            hint="every rank of a group must call the collective; look for a branch on the rank",
+            hint="every rank of a group must call the collective; look for a branch on the rank, "
+            "or a loop with fewer turns",
             code="C1",
         )
 

@@ -138,6 +138,7 @@ class Spawn:
         self._tasks: list[Task] = []
         self._interrupts = 0
         self._reviewer: Reviewer | None = None
+        self._watch: watchdog.Watch | None = None
         self._eager: EagerLog | None = None
         self._leaks: GroupLeakWarning | None = None
         self._lines: WholeLines | None = None
@@ -271,7 +272,7 @@ class Spawn:
             self._tasks.append(task)
         self._loop.carriers = self._carriers or usual
         self._loop.on_limit = time_limit.on_ranks(ctx.spec.max_time_ps, world, self._processes)
-        watchdog.begin(self._loop, ctx.spec.watchdog_s)
+        self._watch = watchdog.begin(self._loop, ctx.spec.watchdog_s)
 
     def _end(self, usual: Carriers) -> None:
         try:
@@ -282,7 +283,8 @@ class Spawn:
 
     def _clean_up(self) -> None:
         ctx, world = self._ctx, self._ctx.world
-        watchdog.end()
+        if self._watch is not None:
+            watchdog.end(self._watch)
         self._loop.on_park = None
         self._loop.discard()
         ctx.engine.network.forget()
@@ -459,6 +461,8 @@ class Spawn:
         elif isinstance(error, RecursionError):
             error.add_note(_depth_note(error))
         elif isinstance(error, KernbenchError):
+            if call_site_of(error) is None:
+                error.__traceback__ = None  # pytest would show our frames for want of others
             hidden = _hidden(error)
             if hidden:
                 error.add_note(f"{process.name} was handling {hidden}")

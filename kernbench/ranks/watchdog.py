@@ -1,7 +1,7 @@
 """The guard against code that never yields (K5): the only place that looks at a clock of the host.
 
-One daemon thread for the whole process, started with the first spawn, wakes many times per limit
-and looks whose code is running. It adds up how long a user's own code has run since the last
+One daemon thread for the whole process, started with the first run or spawn, wakes many times per
+limit and looks whose code is running. It adds up how long a user's own code has run since the last
 simulated step; the time that this package takes, for the recording of a launch or the timing of a
 collective, does not count. It raises `NoProgressError` in the thread of the simulation when that is
 too long. Code that catches it and goes on, or that never comes to its next line, can be stopped by
@@ -12,13 +12,15 @@ it the error is raised again and again.
 import sys
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from types import FrameType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import dropwhile
+from types import CodeType, FrameType
 from typing import Any, Final
 
 from kernbench.des import EventLoop, ThreadCarrier, is_outermost, raise_in
-from kernbench.errors import CallSite, KernbenchError, is_passed_over, site_fact
+from kernbench.errors import CallSite, KernbenchError, is_of_python, is_passed_over, site_fact
 from kernbench.run_spec import RunSpec
 
 SECONDS: Final = RunSpec().watchdog_s
@@ -39,6 +41,9 @@ _IDLE_S: Final = 7.5
 _LIBRARIES: Final = sys.stdlib_module_names | {"numpy", "ml_dtypes", "networkx", "yaml", "greenlet"}
 """Packages whose frames run for whoever has called them: a user, or this package."""
 
+_DEBUGGERS: Final = frozenset({"bdb", "pdb", "pydevd", "_pydevd_bundle", "debugpy"})
+"""Packages under whose prompt somebody thinks, which is no loop without end."""
+
 _GRACE_S: Final = 1.0
 """Seconds that stopped code may take, at least, before it counts as code that goes on."""
 
@@ -54,9 +59,9 @@ class NoProgressError(KernbenchError):
 
     def __init__(self) -> None:
         # The interpreter makes it in the middle of a user's code, without arguments.
-        limit = _watch.limit if _watch is not None else SECONDS
+        allowed = _watch.allowed if _watch is not None else SECONDS
         super().__init__(
-            f"code ran for {limit:g} s of wall time without a simulated step",
+            f"code ran on past the watchdog's {allowed:g} s of wall time without a simulated step",
             hint="look for a loop that never waits; --watchdog or watchdog_s= sets the limit",
             code="K5",
         )
@@ -67,7 +72,7 @@ class NoProgressError(KernbenchError):
         Args:
             name: Name of the rank, or of main, for the report.
         """
-        self.add_fact(f"{name} was running, innermost call last:")
+        self.add_fact(f"where {name} was, innermost call last:")
         found, traceback = [], self.__traceback__
         while traceback is not None:
             found.append((traceback.tb_frame, traceback.tb_lasti))
@@ -93,31 +98,46 @@ def is_ours(frame: FrameType) -> bool:
 
 @dataclass(slots=True, eq=False)
 class Watch:
-    """One simulation that is watched while it runs.
+    """What is watched while it runs: main, or the ranks of a spawn.
 
     Attributes:
-        loop: Event loop of the simulation.
+        loop: Event loop of the simulation; None while main has none yet.
         hub: Thread that drives it.
-        limit: Seconds that a user's code may run without a simulated step.
+        limit: Seconds that a user's code may run without a simulated step; 0 for no limit.
         raised: Whether the code that runs now was told to stop.
         ranks: How many ranks there are. Once one was stopped, the run has failed, and all others
             together have as long as that one had.
+        outer: What is watched again after it.
+        starter: The function that runs main; None for ranks, whose stacks are their own.
+        allowed: The limit at the beginning, for reports.
     """
 
-    loop: EventLoop
+    loop: EventLoop | None
     hub: int
     limit: float
     raised: bool = False
     ranks: int = 1
+    outer: "Watch | None" = None
+    starter: CodeType | None = None
+    allowed: float = field(init=False)
     _failed: bool = False
     _spent: float = 0.0
     _last: float = 0.0
     _before: tuple[Any, ...] = ()
 
+    def __post_init__(self) -> None:
+        self.allowed = self.limit
+
     @property
     def thread(self) -> int:
         """Thread whose code runs now: the one that drives the simulation, or a rank's own."""
-        return self.loop.thread or self.hub
+        return (self.loop and self.loop.thread) or self.hub
+
+    @property
+    def name(self) -> str:
+        """Who runs now, for reports."""
+        task = None if self.loop is None else self.loop.current
+        return "main" if task is None else task.name
 
     @property
     def pause(self) -> float:
@@ -149,9 +169,15 @@ class Watch:
             self._spent = 0.0
         return over
 
+    def start_anew(self) -> None:
+        """Forgets the time that was counted, as something was simulated meanwhile."""
+        self._spent = 0.0
+
     def _seen(self) -> tuple[Any, ...]:
         """Returns a value that changes with every simulated step."""
         loop = self.loop
+        if loop is None:
+            return ()
         task = loop.current
         host = getattr(None if task is None else task.subject, "host", None)
         return (
@@ -168,31 +194,63 @@ _wake: Final = threading.Condition()
 _thread: threading.Thread | None = None
 
 
-def begin(loop: EventLoop, limit: float) -> None:
-    """Watches a simulation that the calling thread is about to drive.
+@contextmanager
+def over_main(limit: float) -> Iterator[Watch]:
+    """Watches main, which runs in the block, while no ranks do; its loop may be noted later.
+
+    Args:
+        limit: Seconds of wall time without progress; 0 for no limit.
+    """
+    starter = sys._getframe(2).f_code  # around this generator, and the `with` that drives it
+    watch = _begin(Watch(None, threading.get_ident(), limit, starter=starter))
+    try:
+        yield watch
+    except NoProgressError as error:
+        error.explain("main")
+        raise
+    finally:
+        end(watch)
+
+
+def begin(loop: EventLoop, limit: float) -> Watch:
+    """Watches the ranks of a simulation that the calling thread is about to drive.
 
     Args:
         loop: Event loop of the simulation.
-        limit: Seconds of wall time without progress; 0 for no watch.
+        limit: Seconds of wall time without progress; 0 for no limit.
     """
+    return _begin(Watch(loop, threading.get_ident(), limit, ranks=max(1, len(loop.tasks()))))
+
+
+def _begin(watch: Watch) -> Watch:
     global _watch, _thread  # noqa: PLW0603 - one thread watches for the whole process
-    if not limit:
-        return
-    shorter = _watch is None and (_thread is None or limit < SECONDS)
-    _watch = Watch(loop, threading.get_ident(), limit, ranks=max(1, len(loop.tasks())))
+    waits = _watch.limit if _watch is not None and _watch.limit else SECONDS
+    watch.outer, _watch = _watch, watch
+    if not watch.limit:
+        return watch
     ThreadCarrier.stuck = _interrupted
     if _thread is None:
         _thread = threading.Thread(target=_look_around, name="kernbench watchdog", daemon=True)
         _thread.start()
-    elif shorter:
+    elif watch.limit < waits:
         with _wake:
             _wake.notify()
+    return watch
 
 
-def end() -> None:
-    """Ends the watch."""
+def end(watch: Watch) -> None:
+    """Ends a watch; the one around it goes on, and counts anew."""
     global _watch  # noqa: PLW0603
-    _watch = None
+    if _watch is watch:
+        _watch = watch.outer
+        if _watch is not None:
+            _watch.start_anew()
+        return
+    inner = _watch  # that of another thread
+    while inner is not None and inner.outer is not watch:
+        inner = inner.outer
+    if inner is not None:
+        inner.outer = watch.outer
 
 
 def patience(limit: float) -> Callable[[], float]:
@@ -223,7 +281,7 @@ def _look() -> float:
     A function of its own: while the thread waits, it holds no simulation.
     """
     watch = _watch
-    if watch is None:
+    if watch is None or not watch.limit:
         return _IDLE_S
     thread = watch.thread
     users = users_code_runs(sys._current_frames().get(thread))
@@ -245,7 +303,7 @@ def _look() -> float:
 
 def _interrupted(interrupt: BaseException) -> None:
     """Ends the process, if its owner wants it, while code that was interrupted goes on."""
-    if _watch is not None and last_resort is not None:
+    if _watch is not None and _watch.limit and last_resort is not None:
         text = "interrupted: {} is in a call that does not return"
         last_resort(_cannot_stop(_watch, text), interrupt)
 
@@ -258,11 +316,9 @@ def _cannot_stop(watch: Watch, text: str, hint: str = "", code: str = "") -> Ker
         text: What has happened, with a place for the name of the rank.
         code: Code of the mistake.
     """
-    task = watch.loop.current
-    name = "main" if task is None else task.name
-    frame = sys._current_frames().get(watch.thread)
+    name, frame = watch.name, sys._current_frames().get(watch.thread)
     found: list[tuple[FrameType, int]] = []
-    while frame is not None and not is_outermost(frame):
+    while frame and not is_outermost(frame) and frame.f_code is not watch.starter:
         found.insert(0, (frame, frame.f_lasti))
         frame = frame.f_back
     return KernbenchError(
@@ -280,10 +336,11 @@ def _told(found: list[tuple[FrameType, int]]) -> list[str]:
         found: Frames, and which instruction each runs, the innermost one last.
     """
     others = [each for each in found if not is_ours(each[0])]
-    own = [each for each in others if not is_passed_over(each[0])] or others
+    others = list(dropwhile(lambda each: is_of_python(each[0]), others))  # what imports a program
+    own = [each for each in others if not is_passed_over(each[0])]
     return [
         site_fact(CallSite(frame.f_code, lasti), f"  {frame.f_code.co_name} at")
-        for frame, lasti in own
+        for frame, lasti in own or others
     ]
 
 
@@ -298,6 +355,8 @@ def users_code_runs(frame: FrameType | None) -> bool:
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
         package = name.partition(".")[0]
+        if package in _DEBUGGERS:
+            return False
         if package not in _LIBRARIES and name not in _HAND_ON and not is_passed_over(frame):
             return bool(package != "kernbench")
         frame = frame.f_back

@@ -3,7 +3,7 @@
 from kernbench.report.breakdown import RankBreakdown, breakdown, print_breakdown
 from kernbench.report.explanation import Explanation, explanation
 from kernbench.report.explanation_lines import explanation_lines
-from kernbench.report.files import check_writable, make_folder, replacing
+from kernbench.report.files import check_apart, check_writable, make_folder, replacing
 from kernbench.report.golden import dump_records
 from kernbench.report.kineto import write_kineto_files, write_kineto_rank
 from kernbench.report.moe import LoadRow, load_rows, print_loads
@@ -35,6 +35,7 @@ __all__ = [
     "average_busbw",
     "breakdown",
     "busbw_factor",
+    "check_apart",
     "check_writable",
     "dump_records",
     "explanation",

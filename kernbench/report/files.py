@@ -4,7 +4,7 @@ import gzip
 import io
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, TextIO
@@ -26,6 +26,24 @@ def check_writable(path: str | Path) -> None:
             partial.touch()
         finally:
             partial.unlink(missing_ok=True)
+
+
+def check_apart(outputs: Iterable[Path | None]) -> None:
+    """Checks that outputs have names of their own, so that none replaces another.
+
+    Args:
+        outputs: Files and folders that a command will write; None where it will not.
+
+    Raises:
+        UsageError: If two are the same.
+    """
+    seen: set[Path] = set()
+    for path in outputs:
+        if path is None:
+            continue
+        if path.resolve() in seen:
+            raise UsageError(f"{path} is named for two outputs", hint="give each a file of its own")
+        seen.add(path.resolve())
 
 
 def make_folder(path: str | Path) -> None:

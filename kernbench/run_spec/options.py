@@ -138,7 +138,7 @@ def _ranks(text: str) -> int | str:
     if text in {"gpu", "auto"}:
         return "gpu"
     if not re.fullmatch(r"[1-9]\d*", text, re.ASCII):
-        raise ValueError("expected a number, or gpu")
+        raise ValueError("expected a number from 1, or gpu")
     return int(text)
 
 

@@ -101,7 +101,8 @@ def spawn_on(
         raise KernbenchError(
             f"spawn of {nprocs} ranks on a machine with {len(ctx.devices)} SIPs",
             [site_fact(call_site()), f"machine {ctx.engine.topology.name}, one SIP a rank"],
-            hint="spawn fewer ranks, or choose a larger machine with --topology",
+            hint="spawn fewer ranks, or choose a larger machine: --topology, machine= or, with "
+            "pytest, --kb-machine",
         )
     partition = partition_of(ctx, nprocs)
     process.synchronize()

@@ -120,8 +120,8 @@ def name_of(kind: type[BaseException]) -> str:
 def user_frames(error: BaseException) -> list[str]:
     """Returns the traceback as text, without frames that are not the user's.
 
-    Shipped benches are not the user's code either. But if a shipped bench fails with an error that
-    is not this package's, its frames stay, since they are all that there is to look at.
+    Shipped benches are not the user's code either. But if one fails by itself with an error that is
+    not this package's, its frames stay, since they are all that there is to look at.
     """
     frames = [frame for frame in _walk(error.__traceback__) if not _hidden(frame)]
     own = [frame for frame in frames if not is_passed_over(frame.tb_frame)]
@@ -130,8 +130,10 @@ def user_frames(error: BaseException) -> list[str]:
         # How argparse comes to its end is not what a user looks for.
         while len(frames) > 1 and is_of_python(frames[-1].tb_frame):
             frames.pop()
-    if isinstance(error, KernbenchError):
-        benches = shipped("benches")
+    benches = shipped("benches")
+    written = [frame for frame in frames if not is_of_python(frame.tb_frame)]
+    broken = bool(written) and benches in _file(written[-1]).parents
+    if isinstance(error, KernbenchError) or not broken:
         frames = [frame for frame in frames if benches not in _file(frame).parents]
     summary = traceback.StackSummary.extract(
         ((frame.tb_frame, frame.tb_lineno) for frame in frames), lookup_lines=True

@@ -354,7 +354,7 @@ class Script:
         if ranks > len(ctx.devices):
             raise UsageError(
                 f"--nproc-per-node {ranks}: {ctx.spec.topology} has {len(ctx.devices)} devices for "
-                "ranks",
+                "ranks" + (", which --devices names" if ctx.spec.devices != "all" else ""),
                 hint="start fewer ranks, or choose a larger machine with --topology",
             )
         with self._as_process(_MainOfEach([self._new_main() for _ in range(ranks)])):

@@ -12,6 +12,7 @@ from kernbench.classes.splits import Splits
 from kernbench.config.near import did_you_mean
 from kernbench.config.shipped import shipped
 from kernbench.errors import UsageError
+from kernbench.ranks import watchdog
 from kernbench.ranks.hash_seeds import Calls
 from kernbench.ranks.schedules import Schedule
 from kernbench.report import load_rows
@@ -116,6 +117,7 @@ def _attempt(
     status: object = None
     try:
         with (
+            watchdog.over_main(spec.watchdog_s) as watch,
             program_of(spec, find_program(spec)) as program,
             RuntimeContext(
                 spec,
@@ -126,6 +128,7 @@ def _attempt(
                 splits=splits,
             ) as context,
         ):
+            watch.loop = context.engine.loop
             if ready is not None:
                 ready(context)
             status = _to_its_end(program, context)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from kernbench.errors import UsageError
-from kernbench.report.files import check_writable
+from kernbench.report.files import check_apart, check_writable
 from kernbench.run_spec import RunSpec
 from kernbench.scripts.plain import check_plain
 from kernbench.sweeps import grid
@@ -57,10 +57,7 @@ class Files:
                 picture.
         """
         given = self.given
-        if twice := next((path for path in given if given.count(path) > 1), None):
-            raise UsageError(
-                f"{twice} is named for two outputs", hint="give each a file of its own"
-            )
+        check_apart(given)
         for path in given:
             check_writable(path)
         if self.journal is not None:  # its name is made of one that can be written

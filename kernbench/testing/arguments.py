@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from kernbench.config.near import did_you_mean
 from kernbench.errors import OperandError, UsageError, call_site, site_fact
 from kernbench.testing.cases import Case
 
@@ -36,11 +37,16 @@ def plain_arguments(case: Case, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         plain[name] = _plain(value, name, _MOST_LEVELS)
     try:
         case.signature.bind(None, 0, **plain)
-    except TypeError as misfit:
+    except TypeError as error:
+        parameters = case.signature.parameters
+        takes_any = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+        unknown = [] if takes_any else [name for name in plain if name not in parameters]
+        misfit = f"got an unexpected keyword argument {unknown[0]!r}" if unknown else str(error)
+        hint = did_you_mean(unknown[0], list(parameters)[2:]) if unknown else ""
         raise OperandError(
             f"case {case.name} cannot be called with these arguments: {misfit}",
             [site_fact(call_site()), f"{case.name}{case.signature} is at {case.place}"],
-            hint="every rank calls it as body(ctx, rank, **kwargs)",
+            hint=hint or "every rank calls it as body(ctx, rank, **kwargs)",
         ) from None
     return plain
 
@@ -102,7 +108,7 @@ def _plain(value: Any, key: str, levels: int) -> Any:
         for name, each in value.items():
             table[name] = _plain(each, f"{key}[{name!r}]", levels - 1)
         return table
-    raise _refused(f"a {type(value).__name__} is no JSON value", key)
+    raise _refused(f"JSON has no values of type {type(value).__name__}", key)
 
 
 def _refused(why: str, key: str) -> OperandError:

@@ -14,6 +14,7 @@ from kernbench.ranks.schedules import Schedule
 from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.scripts.calls import spec_of_arguments
+from kernbench.scripts.torchrun import Torchrun, torchrun_spawn
 from kernbench.testing.leaks import LeftoverError, leftovers, open_spans
 from kernbench.testing.measures import SIMULATED, WALL, WORLDS
 
@@ -106,6 +107,25 @@ class Kernbench:
         ctx = until_stable(attempt)
         self._spans.extend(open_spans(ctx))
         return ctx
+
+    def torchrun_spawn(self, worker: Callable[..., Any], **arguments: Any) -> Torchrun:
+        """Calls a worker of the real PyTorch in each rank, as `kernbench.torchrun_spawn` does.
+
+        Args:
+            worker: Function that runs as each rank.
+            arguments: Those of `kernbench.torchrun_spawn`, such as `nprocs=4` and `args=(3,)`.
+
+        Returns:
+            The context, what each rank has returned, and the summary of the run.
+
+        Raises:
+            UsageError: As of `kernbench.torchrun_spawn`.
+            SpawnException: If a rank failed.
+        """
+        __tracebackhide__ = True
+        outcome = torchrun_spawn(worker, **arguments)
+        self._contexts.append(outcome.context)
+        return outcome
 
     def explore(
         self,

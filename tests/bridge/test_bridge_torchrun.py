@@ -184,7 +184,7 @@ def test_a_mistake_is_reported_with_the_lines_of_the_script_only(
         (["--max-restarts=2", "x.py"], "not started again"),
         (["--nnodes", "1:4", "x.py"], "grows or shrinks"),
         (["--nnodes", "9", "x.py"], "system.sips.count=72"),
-        (["--nproc-per-node", "many", "x.py"], "expected a number, or gpu"),
+        (["--nproc-per-node", "many", "x.py"], "expected a number from 1, or gpu"),
         (["-m", "no_such_package.train"], "no such module"),
     ],
 )

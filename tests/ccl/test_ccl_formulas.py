@@ -77,9 +77,9 @@ def test_a_formula_is_the_plan_of_every_rank(
 
 
 def _to_one(comm: Comm) -> None:
-    """All ranks send to rank 0, which is not as far from each."""
-    n = comm.world_size
-    comm.exchange(send=comm.rank, to=0, receive=NOTHING, source=(comm.rank + 1) % n)
+    """All other ranks send to rank 0, which is not as far from each."""
+    n, send = comm.world_size, (comm.rank != 0) - 1  # `NOTHING` on rank 0
+    comm.exchange(send=send, to=0, receive=NOTHING, source=(comm.rank + 1) % n)
 
 
 def _from_a_table(comm: Comm) -> None:

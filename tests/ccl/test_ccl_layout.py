@@ -169,7 +169,7 @@ def test_exchanges_that_do_not_exist(arguments: dict[str, object], said: str) ->
 
 def test_a_cut_comes_first_and_once() -> None:
     def late(comm: Comm) -> None:
-        comm.exchange(send=0, to=0, receive=0, source=0)
+        comm.exchange(send=0, to=1 - comm.rank, receive=0, source=1 - comm.rank)
         comm.cut(4)
 
     def twice(comm: Comm) -> None:
@@ -198,7 +198,7 @@ def test_ranks_must_cut_alike() -> None:
 
 def test_spans_stay_inside_a_block_when_there_are_channels() -> None:
     def algorithm(comm: Comm) -> None:
-        comm.exchange(send=0, to=1, receive=NOTHING, source=0, span=2)
+        comm.exchange(send=0, to=(comm.rank + 1) % 3, receive=NOTHING, source=0, span=2)
 
     two = Setting("all_gather", 3, 0, (3,), channel=1, channels=2)
     with pytest.raises(AlgorithmError, match="chunks of one block, as there are several channels"):
@@ -214,7 +214,7 @@ def test_only_a_plan_that_asks_for_the_messages_depends_on_them() -> None:
         asked.append(comm.messages)
 
     def plain(comm: Comm) -> None:
-        comm.exchange(send=0, to=0, receive=0, source=0)
+        comm.exchange(send=0, to=1 - comm.rank, receive=0, source=1 - comm.rank)
 
     def plan(algorithm: object, messages: int) -> object:
         return plan_of(algorithm, Setting("broadcast", 2, 0, (2,), messages=messages))  # type: ignore[arg-type]

@@ -306,5 +306,5 @@ def test_wrong_options(options: str, said: str) -> None:
 
 def test_devices_that_the_machine_lacks(bench: str) -> None:
     text = _run(f"run {bench} --devices 0,8,9", 2)
-    assert "DeviceSelector((0, 8, 9)) does not fit a machine of 8 SIPs" in text
+    assert "--devices 0,8,9 (devices=) does not fit a machine of 8 SIPs" in text
     assert "expected 'all' or different indices 0..7" in text

@@ -42,6 +42,26 @@ def _run(bench: str | Path, *arguments: str, explore: int = 0, **said: Any) -> i
     return run_bench(spec, Output(**shown), explore)
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("trace", "report"), ("report", "json"), ("trace_kineto", "flight_recorder")],
+)
+def test_two_outputs_of_one_name_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], one: str, other: str
+) -> None:
+    file, again = tmp_path / "x.json", tmp_path / "sub" / ".." / "x.json"
+    bench = tmp_path / "bench.py"
+    bench.write_text("def run(ctx): print('ran')\n")
+    named: dict[str, Any] = {one: file, other: again}
+    assert _run(bench, **named) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == (
+        f"kernbench: {again} is named for two outputs\n  hint: give each a file of its own\n"
+    )
+    assert not file.exists()
+
+
 def test_the_main_job_prints_a_right_table() -> None:
     done = _kernbench("run", "benches/ccl_allreduce.py", "--", "-e", "64K")
     assert done.returncode == 0, done.stderr
@@ -356,7 +376,22 @@ def test_the_watchdog_stops_code_that_never_yields(
     bench.write_text(SENDS_FIRST.replace("    dist.send(", "    while True: pass\n    dist.send("))
     assert _run(bench, watchdog_s=0.1) == 1
     text = capsys.readouterr().err
-    assert "[K5] code ran for 50 ms to 100 ms of wall time without a simulated step" in text
+    assert "[K5] code ran on past the watchdog's 0.1 s of wall time" in text
+
+
+@pytest.mark.parametrize("code", ["def run(ctx):\n    while True: pass\n", "while True: pass\n"])
+def test_the_watchdog_stops_main_as_well(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], code: str
+) -> None:
+    bench = tmp_path / "bench.py"
+    bench.write_text(f"{code}\ndef run_again(ctx): pass\nrun = globals().get('run', run_again)\n")
+    assert _run(bench, watchdog_s=0.1) == 1
+    text = capsys.readouterr().err
+    assert "NoProgressError: [K5]" in text
+    assert "  where main was, innermost call last:\n" in text
+    assert re.search(
+        r"last:\n    (run|<module>) at \S*/bench.py:\d+:\d+: while True: pass\n  hint", text
+    )
 
 
 SPAWN_ONE = "def run(ctx):\n    ctx.multiprocessing.spawn(worker, nprocs=1)\n"
@@ -372,6 +407,17 @@ NEVER_COMES_BACK = """
     import threading
     threading.Lock().acquire() and threading.Event().wait()
 """
+
+
+def test_main_that_cannot_be_stopped_ends_its_process(tmp_path: Path) -> None:
+    bench = tmp_path / "bench.py"
+    bench.write_text(f"def run(ctx):{CATCHES_ALL}")
+    done = _kernbench("run", str(bench), "--watchdog", "0.1")
+    assert done.returncode == 1
+    assert "[K5] main was stopped after 0.1 s of wall time" in done.stderr
+    assert re.search(
+        r"last:\n    run at .*: spin\(\)\n    spin at .*True: pass\n  hint", done.stderr
+    )
 
 
 @pytest.mark.parametrize(

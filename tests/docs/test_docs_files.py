@@ -2,8 +2,10 @@
 
 import ast
 import html
+import importlib
 import importlib.util
 import re
+import sys
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -194,3 +196,19 @@ def test_types_are_the_same_whether_an_extra_is_installed_or_not() -> None:
     named = {name for each in skipped for name in each["module"]}
     assert {"torch", "triton", "matplotlib", "ray", "transformers"} <= named
     assert all(each.get("follow_imports_for_stubs") for each in skipped)
+
+
+def test_benchmarks_name_the_versions_of_what_they_use(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    measure = importlib.import_module("_measure")
+    installed = {"greenlet": "1", "numpy": "2"}
+    monkeypatch.setattr(measure, "version", installed.__getitem__)
+    monkeypatch.delitem(sys.modules, "simpy", raising=False)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    measure.show("A table", ["what", "time"], [["all", "1 s"]])
+    title, head, *rows = capsys.readouterr().out.splitlines()
+    assert title == "A table"
+    assert head.endswith(", greenlet 1, numpy 2")
+    assert rows == ["what  time", "all    1 s"]

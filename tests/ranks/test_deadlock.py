@@ -60,7 +60,7 @@ def test_c1_names_the_missing_rank_and_where_it_returned(kernbench: Kernbench) -
 CollectiveMismatchError: [C1] all_reduce #2 of group WORLD: ranks 0-1, 3 wait for rank 2
   waiting ranks 0-1, 3: all_reduce([4], torch.float32, sum) at 4 us, at FILE+5: dist.all_reduce(x)
   missing rank 2 returned at FILE+4: return; its last collective was #1, rank 2: all_reduce([4], torch.float32, sum) at 2 us, at FILE+2: dist.all_reduce(x)
-  hint: every rank of a group must call the collective; look for a branch on the rank""",
+  hint: every rank of a group must call the collective; look for a branch on the rank, or a loop with fewer turns""",
     }
 
 
@@ -82,7 +82,7 @@ def test_c1_of_a_group_that_everybody_has_destroyed(kernbench: Kernbench, pair: 
 CollectiveMismatchError: [C1] broadcast #1 of group {name}: rank 0 waits for rank 1
   waiting rank 0: broadcast([4], torch.float32, src=0) at 2 us, at FILE+4: dist.broadcast(x, src=0, group=group)
   missing rank 1 destroyed the group at FILE+6: dist.destroy_process_group(group); it called none
-  hint: every rank of a group must call the collective; look for a branch on the rank""",
+  hint: every rank of a group must call the collective; look for a branch on the rank, or a loop with fewer turns""",
     }
 
 

@@ -25,7 +25,7 @@ CASES = Cases()
 [C1] all_reduce #2 of group WORLD: ranks 0, 2 wait for rank 1
   waiting ranks 0, 2: all_reduce([4], torch.float32, sum) at 4 us, at FILE+6: dist.all_reduce(x)
   missing rank 1 returned at FILE+5: return; its last collective was #1, rank 1: all_reduce([4], torch.float32, sum) at 2 us, at FILE+3: dist.all_reduce(x)
-  hint: every rank of a group must call the collective; look for a branch on the rank
+  hint: every rank of a group must call the collective; look for a branch on the rank, or a loop with fewer turns
 """,
     ),
 )
@@ -47,7 +47,7 @@ def c1_returned(rank: int) -> None:
 [C1] barrier #1 of group G1{0,2}: rank 0 waits for rank 2
   waiting rank 0: barrier() at 4 us, at FILE+5: dist.barrier(pair)
   missing rank 2 returned at FILE+4: if rank == 0:; it called none, and last of all #1 of group WORLD, rank 2: all_reduce([4], torch.float32, sum) at 2 us, at FILE+3: dist.all_reduce(ones())
-  hint: every rank of a group must call the collective; look for a branch on the rank
+  hint: every rank of a group must call the collective; look for a branch on the rank, or a loop with fewer turns
 """,
     ),
 )
@@ -183,7 +183,7 @@ def c3_gather(rank: int) -> None:
 [C3] collective #1 of group WORLD: ranks 0-2 differ in shape
   ranks 0-1: all_gather([1], [2], [3], torch.float32) at 8 us, at FILE+3: dist.all_gather([ones(s) for s in sizes], ones(sizes[rank]))
   rank 2: all_gather([1], [1], [3], torch.float32) at 8 us, at FILE+3: dist.all_gather([ones(s) for s in sizes], ones(sizes[rank]))
-  hint: all ranks must agree on what belongs to each rank
+  hint: all ranks must agree on what belongs to each rank: pad to one size, or send with all_to_all_single and split sizes
 """,
     ),
 )
@@ -712,5 +712,5 @@ def test_c1_tells_apart_who_returned_who_hangs_and_who_is_on_the_way(kernbench: 
   missing rank 1 returned at FILE+4: return; it called none
   missing rank 2 waits in message #1 of group WORLD: recv([4], torch.float32, from rank 1, tag 0) at 2 us, at FILE+6: dist.recv(ones(), 1); it called none
   on the way: ranks 3-5, at FILE+10: dist.barrier(busy)
-  hint: every rank of a group must call the collective; look for a branch on the rank"""
+  hint: every rank of a group must call the collective; look for a branch on the rank, or a loop with fewer turns"""
     )

@@ -69,6 +69,30 @@ def test_once_a_rank_was_stopped_the_others_have_as_long_together() -> None:
         watch.raised = True
 
 
+def test_main_is_watched_before_ranks_and_again_after_them() -> None:
+    with watchdog.over_main(32.0) as main:
+        assert main.name == "main"
+        assert not any(_looks(main, 31.0, users=True))
+        with watchdog.over_main(0.0) as unlimited:
+            ranks = watchdog.begin(EventLoop(), 16.0)
+            assert watchdog._watch is ranks
+            watchdog.end(unlimited)  # that of another thread
+            assert ranks.outer is main
+            watchdog.end(ranks)
+        assert watchdog._watch is main
+        assert not any(_looks(main, 31.0, 31.0, users=True))
+        assert any(_looks(main, 2.0, 62.0, users=True))
+    assert watchdog._watch is None
+
+
+def test_a_limit_of_0_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    monkeypatch.setattr(watchdog, "raise_in", lambda *given: told.append(given))
+    with watchdog.over_main(0.0):
+        assert watchdog._look() == watchdog._IDLE_S
+    assert not told
+
+
 def _stack(*modules: str) -> Any:
     """Returns a stack of frames of these modules, the innermost first."""
     frame: Any = None
@@ -89,6 +113,7 @@ def _stack(*modules: str) -> Any:
         (["random", "kernbench.as_if", "train"], True),
         (["kernbench.bridge.operations.timing", "train"], False),
         (["__main__"], True),
+        (["cmd", "pdb", "bdb", "train", "kernbench.ranks.spawning"], False),
         ([], False),
     ],
 )

@@ -195,15 +195,18 @@ def _holds_itself() -> list[Any]:
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        ({1, 2}, "argument x of the case cannot go to another process: a set is no JSON value"),
+        (
+            {1, 2},
+            "argument x of the case cannot go to another process: JSON has no values of type set",
+        ),
         ([0, {"a": b""}], "argument x[1]['a'] of the case cannot"),
         ({1: 2}, "its key 1 is no text"),
         (float("nan"), "nan is no JSON value"),
         (np.float64("inf"), "inf is no JSON value"),
-        (np.zeros(2), "a ndarray is no JSON value"),
-        (np.datetime64("2020-01-01"), "a date is no JSON value"),
-        (complex(1), "a complex is no JSON value"),
-        (object(), "a object is no JSON value"),
+        (np.zeros(2), "JSON has no values of type ndarray"),
+        (np.datetime64("2020-01-01"), "JSON has no values of type date"),
+        (complex(1), "JSON has no values of type complex"),
+        (object(), "JSON has no values of type object"),
         (
             [10**5000],
             "argument x[0] of the case cannot go to another process: an integer",
@@ -230,6 +233,13 @@ def test_arguments_that_do_not_fit_are_refused(kwargs: dict[str, Any], why: str)
         plain_arguments(find_case("one"), kwargs)
     assert why in str(caught.value)
     assert "one(ctx, rank, n=1, *, flag=False)" in str(caught.value)
+
+
+def test_an_unknown_argument_is_told_before_one_that_is_missing() -> None:
+    imported(ONE.replace("(ctx, rank", "(ctx, rank, size, steps"))
+    with pytest.raises(OperandError, match="unexpected keyword argument 'sizes'") as caught:
+        plain_arguments(find_case("one"), {"sizes": 5})
+    assert caught.value.hint == "did you mean `size`?"
 
 
 @pytest.mark.parametrize("wrong", [0, -1, True, 2.0, "2", None])

@@ -124,7 +124,7 @@ def test_each_way_to_end(
     assert {each for each, error in told.items() if error} == {"fails", how}
     why = {
         "SIGKILL": "killed by SIGKILL",
-        "hang": "[K5] code ran for 4 s of wall time without a simulated step",
+        "hang": "[K5] code ran on past the watchdog's 4 s of wall time",
         "hang in C": "no answer in 8 s of wall time",
         "destroys the results": "exit code 7",
     }
