@@ -234,7 +234,6 @@ class Turns:
     """Counts the turns of a loop that may never end.
 
     Args:
-        loop: The loop.
         launch: What it is a part of.
     """
 
