@@ -179,3 +179,45 @@ def flash(
         acc = acc * keep[:, None] + tl.dot(p.to(vv.dtype), vv)
         top = new
     tl.store(o + head + i[:, None] * D + d[None, :], (acc / total[:, None]).to(o.dtype.element_ty))
+
+
+@triton.jit
+def fma_turns(y, k, BLOCK: tl.constexpr):
+    """Products and sums of numbers in registers, turn by turn, a block each program."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    v = at.to(tl.float32)
+    for _ in range(k):
+        v = v * 1.0001 + 0.5
+    tl.store(y + at, v)
+
+
+@triton.jit
+def store_turns(y, k, BLOCK: tl.constexpr):
+    """Stores blocks that follow each other, a block a turn."""
+    for turn in range(k):
+        at = (tl.program_id(0) * k + turn) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(y + at, at.to(tl.float32))
+
+
+@triton.jit
+def copy_turns(x, y, k, BLOCK: tl.constexpr):
+    """Copies blocks that follow each other, a block a turn; the compiler can move no load up."""
+    for turn in range(k):
+        at = (tl.program_id(0) * k + turn) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(y + at, tl.load(x + at))
+
+
+@triton.jit
+def chase(following, out, k):
+    """Looks up where to look next, turn by turn."""
+    at = tl.program_id(0).to(tl.int64)
+    for _ in range(k):
+        at = tl.load(following + at)
+    tl.store(out + tl.program_id(0), at)
+
+
+@triton.jit
+def add_at(out, n, BLOCK: tl.constexpr):
+    """Adds one to `n` elements by atomic operations of all lanes of all programs."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.atomic_add(out + at % n, 1.0)

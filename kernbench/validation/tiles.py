@@ -161,6 +161,32 @@ def _more_flash(torch: Any, sizes: _Sizes) -> Launched:
     return (length // bm, heads), (q, q, q, o, length, 0.1, width, bm, bn, option == "causal")
 
 
+def _fma_turns(torch: Any, sizes: _Sizes) -> Launched:
+    return (sizes.m,), (new(torch, sizes.m * sizes.bn, dtype="fp32"), sizes.k, sizes.bn)
+
+
+def _store_turns(torch: Any, sizes: _Sizes) -> Launched:
+    m, k, bn = sizes.m, sizes.k, sizes.bn
+    return (m,), (new(torch, m * k * bn, dtype="fp32"), k, bn)
+
+
+def _copy_turns(torch: Any, sizes: _Sizes) -> Launched:
+    m, k, bn = sizes.m, sizes.k, sizes.bn
+    x, y = new(torch, m * k * bn, dtype="fp32"), new(torch, m * k * bn, dtype="fp32")
+    return (m,), (x, y, k, bn)
+
+
+def _chase(torch: Any, sizes: _Sizes) -> Launched:
+    m, n, k = sizes[:3]
+    following = (torch.arange(n, device="cuda") + 7919 * 32) % n
+    return (m,), (following, torch.empty(m, dtype=following.dtype, device="cuda"), k)
+
+
+def _add_at(torch: Any, sizes: _Sizes) -> Launched:
+    m, n, bn = sizes.m, sizes.n, sizes.bn
+    return (m,), (new(torch, n, dtype="fp32"), n, bn)
+
+
 _MORE: Final[Mapping[str, Callable[[Any, _Sizes], Launched]]] = {
     "layer_norm": _layer_norm,
     "rms_loop": _rms_loop,
@@ -173,6 +199,11 @@ _MORE: Final[Mapping[str, Callable[[Any, _Sizes], Launched]]] = {
     "gather_rows": _gather_rows,
     "gemm": _grouped_gemm,
     "flash": _more_flash,
+    "fma_turns": _fma_turns,
+    "store_turns": _store_turns,
+    "copy_turns": _copy_turns,
+    "chase": _chase,
+    "add_at": _add_at,
 }
 """Makes the tensors of a kernel of `triton_more`, by its name."""
 
