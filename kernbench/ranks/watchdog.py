@@ -144,6 +144,18 @@ class Watch:
         """Seconds between two looks."""
         return max(self.limit / _LOOKS, _LEAST_PAUSE_S)
 
+    def runs(self, frame: FrameType | None) -> bool:
+        """Returns whether what is watched runs: an interrupt may have kept a watch from its end.
+
+        Args:
+            frame: Innermost frame of `thread`.
+        """
+        if self.starter is None:
+            return self.loop is not None and self.loop.current is not None
+        while frame is not None and frame.f_code is not self.starter:
+            frame = frame.f_back
+        return frame is not None
+
     def look(self, now: float, *, users: bool) -> bool:
         """Adds the time since the last look if a user's code has run meanwhile.
 
@@ -284,8 +296,8 @@ def _look() -> float:
     if watch is None or not watch.limit:
         return _IDLE_S
     thread = watch.thread
-    users = users_code_runs(sys._current_frames().get(thread))
-    if watch.look(time.monotonic(), users=users):
+    frame = sys._current_frames().get(thread)
+    if watch.look(time.monotonic(), users=watch.runs(frame) and users_code_runs(frame)):
         if watch.raised and last_resort is not None:
             text = (
                 f"{{}} was stopped after {watch.limit:g} s of wall time without a simulated step, "

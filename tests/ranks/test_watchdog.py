@@ -1,5 +1,6 @@
 """The guard against code that never yields (K5): whose time it counts. The clock is a number."""
 
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -83,6 +84,19 @@ def test_main_is_watched_before_ranks_and_again_after_them() -> None:
         assert not any(_looks(main, 31.0, 31.0, users=True))
         assert any(_looks(main, 2.0, 62.0, users=True))
     assert watchdog._watch is None
+
+
+def test_a_watch_that_an_interrupt_kept_from_its_end_stops_nobody() -> None:
+    frame = sys._getframe()
+    assert not Watch(EventLoop(), 0, 1.0).runs(frame)  # no rank of its loop runs
+    assert not Watch(None, 0, 1.0, starter=Watch.look.__code__).runs(frame)
+    assert Watch(None, 0, 1.0, starter=frame.f_code).runs(frame)
+    loop = EventLoop()
+    seen: list[bool] = []
+    watch = Watch(loop, 0, 1.0)
+    loop.start(lambda: seen.append(watch.runs(sys._getframe())), owner=loop.owner(0), name="rank 0")
+    loop.run()
+    assert seen == [True]
 
 
 def test_a_limit_of_0_stops_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ def outcomes(mode: str, file: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.at_length
 def test_the_modes_agree(tmp_path: Path) -> None:
     inline, pool, batch = (
         outcomes(mode, tmp_path / f"{mode}.xml") for mode in ("inline", "pool", "batch")
