@@ -1,10 +1,10 @@
 """Whether the exchanges of an algorithm fit together, and which of its lines do not."""
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from kernbench.caches import cached
+from kernbench.ccl.deliveries import follow
 from kernbench.ccl.plan import (
     NOTHING,
     Algorithm,
@@ -75,29 +75,17 @@ def _misfits(plan: Plan) -> Sequence[_Misfit]:
         return ()
     ranks = range(plan.world_size)
     steps = [plan.of(rank) for rank in ranks]
-    # By sender and receiver, the number of the exchange of each message that is under way.
-    queues: dict[tuple[int, int], deque[int]] = {}
-    at, sent = [0 for _ in ranks], [0 for _ in ranks]
     found = []
-    ready = deque(ranks)
-    while ready:
-        rank = ready.popleft()
-        while (number := at[rank]) < len(steps[rank]):
-            step = steps[rank][number]
-            if step.send != NOTHING and sent[rank] <= number:
-                sent[rank] = number + 1
-                queues.setdefault((rank, step.to), deque()).append(number)
-                if step.to != rank:
-                    ready.append(step.to)
-            if step.receive != NOTHING:
-                queue = queues.get((step.source, rank))
-                if not queue:
-                    break
-                span = steps[step.source][queue.popleft()].span
-                if span != step.span:
-                    text = f"rank {rank} receives span={step.span} of rank {step.source}"
-                    found.append(_Misfit(rank, number, f"{text}, which sent {span}", waits=False))
-            at[rank] += 1
+
+    def receive(rank: int, number: int, other: int) -> None:
+        step = steps[rank][number]
+        span = steps[step.source][other].span
+        if span != step.span:
+            text = f"rank {rank} receives span={step.span} of rank {step.source}"
+            found.append(_Misfit(rank, number, f"{text}, which sent {span}", waits=False))
+
+    # A message is the number of the exchange in which it leaves.
+    at, queues = follow(steps, lambda _, number: number, receive)
     stuck = [rank for rank in ranks if at[rank] < len(steps[rank])]
     waiting = {rank: steps[rank][at[rank]].source for rank in stuck}
     for rank in sorted(stuck, key=lambda rank: waiting[rank] in waiting):

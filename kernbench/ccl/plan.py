@@ -629,16 +629,7 @@ class Recorder(CommBase):
         combine: Combine = "copy",
         span: Any = 1,
     ) -> None:
-        """Writes down an exchange, see `Comm`.
-
-        Args:
-            send: First chunk that leaves; `NOTHING` to only receive.
-            to: Rank that gets the chunks that leave.
-            receive: First chunk that arrives; `NOTHING` to only send.
-            source: Rank that sends the chunks that arrive.
-            combine: `reduce` adds arriving values to present ones, `copy` replaces them.
-            span: Number of chunks in a row that leave, and that arrive.
-        """
+        """Writes down an exchange, see `Comm`."""
         if (
             type(send) is type(to) is type(receive) is type(source) is Around
             and type(span) is int

@@ -1,6 +1,5 @@
 """Values of a plan: each distinct sum once, in the order of additions of the algorithm."""
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from kernbench.ccl.deliveries import follow
 from kernbench.ccl.layout import Layout
 from kernbench.ccl.operations import Ints
 from kernbench.ccl.plan import NOTHING, AlgorithmError, Exchange, Plan
@@ -118,27 +118,17 @@ class _Values:
 
     def follow_freely(self, plan: Plan) -> None:
         """Follows all ranks of a plan that fits through queues; each goes on until it must wait."""
-        queues: dict[tuple[int, int], deque[Ints]] = {}
-        steps = [deque(plan.of(rank)) for rank in range(self.ranks)]
-        sent = [False] * self.ranks
-        ready = deque(range(self.ranks))
-        while ready:
-            rank = ready.popleft()
-            while steps[rank]:
-                step = steps[rank][0]
-                if step.send != NOTHING and not sent[rank]:
-                    sent[rank] = True
-                    message = self.state[rank, step.send : step.send + step.span].copy()
-                    queues.setdefault((rank, step.to), deque()).append(message)
-                    if step.to != rank:
-                        ready.append(step.to)
-                if step.receive != NOTHING:
-                    queue = queues.get((step.source, rank))
-                    if not queue:
-                        break
-                    self._receive(rank, step, queue.popleft())
-                steps[rank].popleft()
-                sent[rank] = False
+        steps = [plan.of(rank) for rank in range(self.ranks)]
+
+        def send(rank: int, number: int) -> Ints:
+            step = steps[rank][number]
+            leaves: Ints = self.state[rank, step.send : step.send + step.span].copy()
+            return leaves
+
+        def receive(rank: int, number: int, arrived: Ints) -> None:
+            self._receive(rank, steps[rank][number], arrived)
+
+        follow(steps, send, receive)
 
     def _receive(self, rank: int, step: Exchange, arrived: Ints) -> None:
         places = np.arange(step.receive, step.receive + step.span)
