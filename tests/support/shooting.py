@@ -1,5 +1,6 @@
 """Interrupts a call at its n-th bytecode, as a signal's handler or another thread may."""
 
+import gc
 import signal
 import sys
 from collections.abc import Callable, Collection, Iterator
@@ -46,6 +47,7 @@ def shoot(call: Callable[[], Any], within: Collection[ModuleType], at: int) -> b
             left -= 1
         return trace
 
+    gc.disable()
     before = sys.gettrace()
     handler = signal.signal(
         signal.SIGUSR1, cast(Any, trace)
@@ -58,6 +60,7 @@ def shoot(call: Callable[[], Any], within: Collection[ModuleType], at: int) -> b
     finally:
         sys.settrace(before)
         signal.signal(signal.SIGUSR1, handler)
+        gc.enable()
     return left < 0
 
 
@@ -71,6 +74,7 @@ def shots(
         within: Modules whose bytecodes count.
         step: 1 for every bytecode; a larger one for every so many-th.
     """
+    gc.collect()  # what tests before this one left would be shot where Python collects it
     at = 0
     while shoot(call(), within, at):
         yield at
