@@ -47,6 +47,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "distributed.reducing": 8192,
     "distributed.signatures": 8192,
     "distributed.splits": 256,
+    "extend.agreements": 1024,
     "errors.call_sites": 4096,  # a line of a program each, which keeps its code alive
     "kernels.names": 1024,
     "memory.functions": 1024,  # by name and type

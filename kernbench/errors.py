@@ -186,16 +186,19 @@ def call_site() -> CallSite | None:
     """Returns the site of the innermost frame of the user's code; None if there is none."""
     skipped = _skipped
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        # Every operation comes here, so what is known is found without a call.
-        if frame.f_globals.get("__name__") not in skipped:
-            key = id(frame.f_code), frame.f_lasti
-            site = _SITES.get(key)
-            if site is not None:
-                return site
-            if not is_skipped(frame):
-                return _SITES.keep(key, CallSite(frame.f_code, frame.f_lasti))
-        frame = frame.f_back
+    try:
+        while frame is not None:
+            # Every operation comes here, so what is known is found without a call.
+            if frame.f_globals["__name__"] not in skipped:
+                key = id(frame.f_code), frame.f_lasti
+                site = _SITES.get(key)
+                if site is not None:
+                    return site
+                if not is_skipped(frame):
+                    return _SITES.keep(key, CallSite(frame.f_code, frame.f_lasti))
+            frame = frame.f_back
+    except KeyError:  # what `exec` runs may have no name
+        return site_in(sys._getframe(1))
     return _outermost_of_libraries(sys._getframe(1)) if _libraries else None
 
 

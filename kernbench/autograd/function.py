@@ -45,10 +45,13 @@ class FunctionNode(Node):
     ) -> None:
         edges = [edge_of(each) if isinstance(each, Tensor) else None for each in arguments]
         self.needs_input_grad = tuple([edge is not None for edge in edges])
-        if not tape.enabled:
-            edges = [None] * len(arguments)
-        self._needed = any(edges)
-        inputs = [None if edge is None else like(arguments[at]) for at, edge in enumerate(edges)]
+        self._needed = tape.enabled and any(self.needs_input_grad)
+        inputs: list[Like | None] = [None] * len(edges)
+        if self._needed:
+            places = enumerate(edges)
+            inputs = [None if edge is None else like(arguments[at]) for at, edge in places]
+        else:
+            edges = [None] * len(edges)
         site = call_site() if self._needed else None
         super().__init__(tape, f"{function.__name__}Backward", edges, inputs, site)
         self._function = function

@@ -411,7 +411,7 @@ def get_world_size(group: Group = None) -> int:
         return world_of(process).size or len(process.ctx.devices)
     if _is_of_others(process, group):
         return -1
-    return find_group(process, group, "get_world_size").size()
+    return len(find_group(process, group, "get_world_size").ranks)
 
 
 def get_process_group_ranks(group: Group) -> list[int]:

@@ -77,6 +77,7 @@ class Plan:
     Attributes:
         inputs: Rows to each rank of `ep`.
         outputs: Rows from each rank of `ep`.
+        others: Rows to and from the other ranks of `ep`.
         gathered: Rows of each rank of `etp` after the exchange.
         by_expert: Rows of each of the calling rank's experts.
         order: How the rows that came are sorted by expert; None if they come sorted.
@@ -89,6 +90,7 @@ class Plan:
         came = every[:, :, shares.local]
         self.inputs: list[int] = every[part, mine].reshape(ep, -1).sum(1).tolist()
         self.outputs: list[int] = came[part].sum(1).tolist()
+        self.others = sum(self.inputs) + sum(self.outputs) - self.inputs[mine] - self.outputs[mine]
         self.gathered: list[int] = came.sum((1, 2)).tolist()
         self.by_expert: list[int] = came.sum((0, 1)).tolist()
         sizes = came.reshape(ep * etp, -1)
@@ -119,12 +121,15 @@ class MoETokenDispatcher:
         router: Of the layer; says what tokens choose if the run or a file does.
     """
 
+    plan: Plan
+
     def __init__(self, config: MoEConfig, router: TopKRouter) -> None:
         self.config = config
         self.router = router
         self.shares = shares_of(config)
         self.tokens = 0
         self.rows: torch.Tensor | None = None
+        self._counts: Array | None = None
 
     @property
     def step(self) -> int:
@@ -140,9 +145,13 @@ class MoETokenDispatcher:
         routing, both = self.router.routing, self.shares.both
         if routing is None:
             return None
-        if routing.tokens_of(0) is None:
-            extend.agree("tokens of a routing by name", {"tokens": tokens}, both)
         return extend.counts_of(routing, self.router.asked(0, tokens, self.step), size_of(both))
+
+    def _make_plan(self, counts: Array) -> None:
+        """Plans a call; what the run says of one call is the same array for all like it."""
+        if counts is not self._counts:
+            self.plan = Plan(self.shares, counts)
+            self._counts = counts
 
     def read(self, counts: torch.Tensor) -> Array:
         """Returns rows by expert, for which the host waits.
@@ -177,7 +186,6 @@ class MoETokenDispatcher:
 class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):
     """Sends each rank the rows of its experts alone."""
 
-    plan: Plan
     probs: torch.Tensor
     shape: torch.Size
 
@@ -201,11 +209,14 @@ class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):
         self.shape = hidden_states.shape
         x = hidden_states.reshape(-1, config.hidden_size)
         self.tokens = x.shape[0]
-        padded = config.moe_pad_expert_input_to_capacity
+        padded, routing = config.moe_pad_expert_input_to_capacity, self.router.routing
+        # Then nobody is told how many tokens the others have.
+        as_many = padded or (routing is not None and routing.tokens_of(0) is None)
         extend.agree(
             "MoEAlltoAllTokenDispatcher",
             {
                 "layer": self.router.layer_number,
+                "tokens": self.tokens if as_many else None,
                 "num_moe_experts": config.num_moe_experts,
                 "moe_router_topk": config.moe_router_topk,
                 "hidden_size": config.hidden_size,
@@ -217,12 +228,10 @@ class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):
         if padded:
             capacity = min(self.router.capacity(self.tokens), self.tokens)
             counts = np.full((size_of(self.shares.both), config.num_moe_experts), capacity)
-            extend.agree("tokens of experts filled up", {"tokens": self.tokens}, self.shares.both)
         else:
             counts = self._counted(routing_map)
-        self.plan = Plan(self.shares, counts)
-        rows = int(counts[dist.get_rank(self.shares.both)].sum())
-        self.rows = row_map(routing_map, rows, capacity=capacity)
+        self._make_plan(counts)
+        self.rows = row_map(routing_map, sum(self.plan.inputs), capacity=capacity)
         weights = permuted_probs(probs, routing_map, self.rows, padded=padded)
         return permute(x, self.rows, fused=config.moe_permute_fusion), weights
 
@@ -245,11 +254,10 @@ class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):
         self, rows: torch.Tensor, weights: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the rows that other ranks send to this one's experts, and their weights."""
-        plan, place = self.plan, dist.get_rank(self.shares.ep)
-        others = sum(plan.inputs) - plan.inputs[place] + sum(plan.outputs) - plan.outputs[place]
+        plan = self.plan
         row = rows.shape[1] * rows.element_size()
         dropped, padded = self._cut()
-        rows = self.noted(rows, plan, dropped=dropped, padded=padded, sent=others * row)
+        rows = self.noted(rows, plan, dropped=dropped, padded=padded, sent=plan.others * row)
         how = Exchange(self.shares.ep, plan.outputs, plan.inputs)
         return differentiable.exchange(rows, how), differentiable.exchange(weights, how)
 
@@ -304,7 +312,6 @@ class MoEAllGatherTokenDispatcher(MoETokenDispatcher):
     """Gives every rank the tokens of all, of which each takes those for its experts."""
 
     shape: torch.Size
-    plan: Plan
     map: torch.Tensor
 
     def dispatch_preprocess(
@@ -345,7 +352,7 @@ class MoEAllGatherTokenDispatcher(MoETokenDispatcher):
         ranks = size_of(both)
         self.map = exchanges.all_gather(self.map, both, 0)
         counts = self._counted()
-        self.plan = Plan(self.shares, counts)
+        self._make_plan(counts)
         leaving = (ranks - 1) * rows.numel() * rows.element_size()
         rows = self.noted(rows, self.plan, sent=2 * leaving)
         return differentiable.gather(rows, Cut(both, 0)), differentiable.gather(

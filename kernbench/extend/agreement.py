@@ -1,9 +1,11 @@
 """Arguments that every rank of a group gives alike, before anything is made of them."""
 
 from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from kernbench.caches import cached
 from kernbench.distributed.groups import find_group
 from kernbench.errors import OperandError, call_site, site_fact
 from kernbench.process.process import current_process
@@ -46,22 +48,44 @@ def agree(name: str, arguments: Mapping[str, object], group: ProcessGroup | None
                 hint="pass its shape, its type, or .tolist()",
             )
     whose = "the world" if among.birth is None else f"group {among.name}"
+    given = tuple([(key, type(value), value) for key, value in arguments.items()])
+    # All ranks, and later calls, say the same. Other values may change, or keep a run alive.
+    plain = _PLAIN.issuperset([kind for _, kind, _ in given])
+    terms, text, advice = (_kept if plain else _asked)(name, whose, given)
+    now = process.host.clock
+    call = Call(process.rank, name, terms, text, process.call_site(), now, hint=advice)
+    meet(process, ("agree", name, among.name), among.ranks, call, lambda number: number)
+
+
+_PLAIN: Final = frozenset({bool, int, float, str, type(None)})
+
+
+class _Asked(NamedTuple):
+    """What a call says to other ranks.
+
+    Attributes:
+        terms: What must agree.
+        text: The call, as reports show it.
+        advice: A hint for reports.
+    """
+
+    terms: tuple[Term, ...]
+    text: str
+    advice: str
+
+
+def _asked(name: str, whose: str, given: tuple[tuple[str, type, object], ...]) -> _Asked:
+    """Returns what a call says, from its arguments with their types: 1 and True are equal."""
     advice = f"every rank of {whose} calls {name} with the same arguments"
 
     def hint(expected: object, got: object) -> str:
         del expected, got
         return advice
 
-    shown = ", ".join(f"{key}={value!r}" for key, value in arguments.items() if value is not None)
-    terms = [Term("C9", "the names of arguments", tuple(arguments), hint)]
-    terms += [Term("C9", key, value, hint) for key, value in arguments.items()]
-    call = Call(
-        process.rank,
-        name,
-        tuple(terms),
-        f"{name}({shown})",
-        call_site(),
-        process.host.clock,
-        hint=advice,
-    )
-    meet(process, ("agree", name, among.name), among.ranks, call, lambda number: number)
+    shown = ", ".join(f"{key}={value!r}" for key, _, value in given if value is not None)
+    terms = [Term("C9", "the names of arguments", tuple([key for key, _, _ in given]), hint)]
+    terms += [Term("C9", key, value, hint) for key, _, value in given]
+    return _Asked(tuple(terms), f"{name}({shown})", advice)
+
+
+_kept: Final = cached("extend.agreements")(_asked)

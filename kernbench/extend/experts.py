@@ -103,8 +103,8 @@ def _issued(
     groups: Sequence[Sizes],
 ) -> Tensor:
     process = current_process()
-    device = same_device(_NAME, [*operands])
-    out = new_tensor(process, shape, operands[0].dtype, device)
+    device, site = same_device(_NAME, [*operands]), process.call_site()
+    out = new_tensor(process, shape, operands[0].dtype, device, site)
     left, right, target = operands[0].window, operands[1].window, out.window
     duration = None
     if device.index is not None:
@@ -115,7 +115,7 @@ def _issued(
     def effect() -> None:
         target.adopt(multiply(widened(left), widened(right)))
 
-    run(process, _NAME, [*operands], out, effect, duration_ps=duration)
+    run(process, _NAME, [*operands], out, effect, duration_ps=duration, site=site)
     return out
 
 

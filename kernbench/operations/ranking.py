@@ -61,8 +61,9 @@ def along(
         check_complex(name, input.dtype, frozenset())
     place = dim_of(dim, len(input.window.shape))
     process = current_process()
+    site = process.call_site()
     shape = input.window.shape if shape is None else shape
-    out = new_tensor(process, shape, result, input.device, strides=strides)
+    out = new_tensor(process, shape, result, input.device, site, strides=strides)
     source, target, wanted = input.window, out.window, wide_type(result)
 
     def effect() -> None:
@@ -71,8 +72,8 @@ def along(
 
     node = None
     if input.memory.tracked and category(result) >= FLOATS:
-        node = tape.begin(process, name, (input,), {"dim": place, **options})
-    run(process, f"aten::{name}", (input,), out, effect)
+        node = tape.begin(process, name, (input,), {"dim": place, **options}, site=site)
+    run(process, f"aten::{name}", (input,), out, effect, site=site)
     if node is not None:
         tape.finish(node, out)
     return out
@@ -142,10 +143,11 @@ def _ranked(name: str, input: Tensor, place: int, k: int, descending: bool) -> V
         return np.take(ranks, range(k), axis=axis)
 
     process = current_process()
+    site = process.call_site()
     # Sorting keeps the order of dimensions; choosing does not.
     strides = layout(shape, (input,)) if name == "sort" else None
-    values = new_tensor(process, shape, input.dtype, input.device, strides=strides)
-    indices = new_tensor(process, shape, dtypes.int64, input.device, strides=strides)
+    values = new_tensor(process, shape, input.dtype, input.device, site, strides=strides)
+    indices = new_tensor(process, shape, dtypes.int64, input.device, site, strides=strides)
     source, target, ranks = input.window, values.window, indices.window
 
     def effect() -> None:
@@ -154,10 +156,10 @@ def _ranked(name: str, input: Tensor, place: int, k: int, descending: bool) -> V
         ranks.adopt(found)
         target.adopt(np.take_along_axis(x, found, place) if x.ndim else x)
 
-    run(process, f"aten::{name}", (input,), values, effect, also=(indices,))
+    run(process, f"aten::{name}", (input,), values, effect, also=(indices,), site=site)
     if input.memory.tracked and category(input.dtype) >= FLOATS:
         # The gradient needs the indices as they are now.
-        node = tape.begin(process, name, (input,), {"dim": place, "chosen": indices})
+        node = tape.begin(process, name, (input,), {"dim": place, "chosen": indices}, site=site)
         if node is not None:
             tape.finish(node, values)
     return ValuesAndIndices(values, indices)

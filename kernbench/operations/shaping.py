@@ -207,12 +207,12 @@ def moved(
         **options: Values that the formula of the gradient needs.
     """
     process = current_process()
-    device = same_device(name, [input, *others])
-    out = new_tensor(process, shape, input.dtype, device, strides=strides)
+    device, site = same_device(name, [input, *others]), process.call_site()
+    out = new_tensor(process, shape, input.dtype, device, site, strides=strides)
     source, target = input.window, out.window
     node = None
     if input.memory.tracked and category(input.dtype) >= FLOATS:
-        node = tape.begin(process, name, (input,), options)
+        node = tape.begin(process, name, (input,), options, site=site)
     run(
         process,
         f"aten::{name}",
@@ -220,6 +220,7 @@ def moved(
         out,
         lambda: target.adopt(function(source.read())),
         price=of_look_up(name) if others else of_bytes(2 * target.nbytes),
+        site=site,
     )
     if node is not None:
         tape.finish(node, out)

@@ -72,11 +72,12 @@ def all_gather(
     Raises:
         ParallelAssertionError: If there is not a size for each rank.
     """
-    if size_of(group) == 1:
+    ranks = size_of(group)
+    if ranks == 1:
         return x
     if sizes is None:
         return funcol.all_gather_tensor(x.contiguous(), dim % x.ndim, group)
-    _check_sizes("output_split_sizes", sizes, group)
+    _check_sizes("output_split_sizes", sizes, ranks)
     parts = [_like(x, size) for size in sizes]
     dist.all_gather([*parts], x.contiguous(), group)
     return torch.cat(parts)
@@ -95,12 +96,13 @@ def reduce_scatter(
     Raises:
         ParallelAssertionError: If the parts do not make up the tensor.
     """
-    if size_of(group) == 1:
+    ranks = size_of(group)
+    if ranks == 1:
         return x
     if sizes is None:
-        _part_size(x, group, dim)
+        _part_size(x, ranks, dim)
         return funcol.reduce_scatter_tensor(x.contiguous(), "sum", dim % x.ndim, group)
-    _check_sizes("input_split_sizes", sizes, group, x.shape[0])
+    _check_sizes("input_split_sizes", sizes, ranks, x.shape[0])
     parts = [part.contiguous() for part in x.split([*sizes])]
     out = torch.empty_like(parts[dist.get_rank(group)])
     dist.reduce_scatter(out, [*parts], group=group)
@@ -120,14 +122,15 @@ def take_part(
     Raises:
         ParallelAssertionError: If the parts do not make up the tensor.
     """
-    if size_of(group) == 1:
+    ranks = size_of(group)
+    if ranks == 1:
         return x
     place = dist.get_rank(group)
     if sizes is None:
-        size = _part_size(x, group, dim)
+        size = _part_size(x, ranks, dim)
         start = place * size
     else:
-        _check_sizes("output_split_sizes", sizes, group, x.shape[dim])
+        _check_sizes("output_split_sizes", sizes, ranks, x.shape[dim])
         start, size = sum(sizes[:place]), sizes[place]
     # A copy: nothing that is done to the part may reach the whole.
     part = x.narrow(dim, start, size)
@@ -150,12 +153,13 @@ def exchange(
     Raises:
         ParallelAssertionError: If the parts do not make up the tensor.
     """
-    if size_of(group) == 1:
+    ranks = size_of(group)
+    if ranks == 1:
         return x
     if input_sizes is None:
-        _part_size(x, group, 0)
+        _part_size(x, ranks, 0)
     else:
-        _check_sizes("input_split_sizes", input_sizes, group, x.shape[0])
+        _check_sizes("input_split_sizes", input_sizes, ranks, x.shape[0])
     rows = x.shape[0] if output_sizes is None else sum(output_sizes)
     out = _like(x, rows)
     dist.all_to_all_single(out, x.contiguous(), output_sizes, input_sizes, group)
@@ -205,8 +209,7 @@ def _like(x: torch.Tensor, rows: int) -> torch.Tensor:
     return kernel_output([rows, *x.shape[1:]], x.dtype, x.device)
 
 
-def _part_size(x: torch.Tensor, group: Group, dim: int) -> int:
-    ranks = size_of(group)
+def _part_size(x: torch.Tensor, ranks: int, dim: int) -> int:
     if dim == 0 and x.shape[0] % ranks:
         raise refuse_assertion(
             "First dimension of the tensor should be divisible by tensor parallel size",
@@ -215,8 +218,7 @@ def _part_size(x: torch.Tensor, group: Group, dim: int) -> int:
     return divide(x.shape[dim], ranks)
 
 
-def _check_sizes(label: str, sizes: Sequence[int], group: Group, total: int | None = None) -> None:
-    ranks = size_of(group)
+def _check_sizes(label: str, sizes: Sequence[int], ranks: int, total: int | None = None) -> None:
     if len(sizes) != ranks:
         raise refuse_assertion(f"{label} has {len(sizes)} sizes for {ranks} ranks")
     if total is not None and sum(sizes) != total:

@@ -23,7 +23,8 @@ def size_of(group: Group) -> int:
     Raises:
         GroupError: If the calling rank is not one of them (C8), or it is destroyed (C18).
     """
-    return len(dist.get_process_group_ranks(group))
+    size = dist.get_world_size(group)
+    return size if size > 0 else len(dist.get_process_group_ranks(group))  # which refuses it
 
 
 def refuse_assertion(text: str, *facts: str, hint: str = "") -> ParallelAssertionError:

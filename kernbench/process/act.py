@@ -187,12 +187,15 @@ def called(process: Process, name: str) -> int:
     if not calls.among:
         return own
     lately, runs, at_hand = process.lately, process.runs, False
-    for place, earlier in enumerate(lately):  # the last one first
-        if earlier == name:
-            runs[place] += 1
-            at_hand = at_hand or runs[place] > place
-        else:
-            runs[place] = 0
+    if name in lately:
+        for place, earlier in enumerate(lately):  # the last one first
+            if earlier == name:
+                runs[place] += 1
+                at_hand = at_hand or runs[place] > place
+            else:
+                runs[place] = 0
+    else:
+        runs[:] = [0] * len(runs)
     lately.insert(0, name)
     if len(lately) > calls.loop:
         lately.pop()

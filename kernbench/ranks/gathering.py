@@ -134,7 +134,7 @@ class Gathering(Generic[M]):
                 raise self._differ(meeting, "C2", "device", _DEVICE_HINT)
             raise self._differ(meeting, "C2", "collective", None)
         for expected, got in zip(first.terms, call.terms, strict=True):
-            if expected.value != got.value:
+            if expected is not got and expected.value != got.value:
                 hint = expected.hint and expected.hint(expected.value, got.value)
                 raise self._differ(meeting, expected.code, expected.what, hint)
         # This call agrees with the first one; the call of another rank may not.
@@ -151,16 +151,20 @@ class Gathering(Generic[M]):
     def _unfit(self, meeting: Meeting, call: Call, mine: Splits) -> list[Amount]:
         """Returns the amounts of a call that do not fit those of earlier calls."""
         me = self._places[call.rank]
-        unfit = []
-        for other in meeting.calls.values():
-            theirs, them = other.splits, self._places[other.rank]
-            if other is call or other.operation != call.operation or theirs is None:
+        sends, receives, places, unfit = mine.sends, mine.receives, self._places, []
+        for rank, other in meeting.calls.items():  # each call with all before it: ranks squared
+            theirs, them = other.splits, places[rank]
+            if theirs is None or (
+                theirs.sends[me] == receives[them] and sends[them] == theirs.receives[me]
+            ):
                 continue
-            if theirs.sends[me] != mine.receives[them]:
-                sent, expected = theirs.sends[me], mine.receives[them]
+            if other is call or other.operation != call.operation:
+                continue
+            if theirs.sends[me] != receives[them]:
+                sent, expected = theirs.sends[me], receives[them]
                 unfit.append(Amount(other.rank, call.rank, sent, expected))
-            if mine.sends[them] != theirs.receives[me]:
-                sent, expected = mine.sends[them], theirs.receives[me]
+            if sends[them] != theirs.receives[me]:
+                sent, expected = sends[them], theirs.receives[me]
                 unfit.append(Amount(call.rank, other.rank, sent, expected))
         return unfit
 

@@ -143,7 +143,9 @@ class Creations(Gathering[Creation]):
 
     def ahead_of(self, rank: int) -> bool:
         """Returns whether some rank has made a call that a member has not."""
-        latest = max((rows.last for rows in self._rows.values()), default=0)
+        if not (self._rows or self.open):
+            return False
+        latest = max([rows.last for rows in self._rows.values()], default=0)
         if self.open:
             latest = max(latest, next(reversed(self.open)))
         return rank in self and latest > self.number(rank)
