@@ -42,7 +42,12 @@ LAWS: Final[Sequence[tuple[str, str, str, str]]] = (
     ("rows", "system.sip.kernels", _ROWS, "rowops rowops2 rowops3"),
     ("look-ups", "system.sip.kernels", "embedding", "embedding"),
     ("lists", "system.sip.kernels", "foreach", "optim"),
-    ("kernels of Triton", f"{_PE}.programs", "issue latency step traffic", _TRITON),
+    (
+        "kernels of Triton",
+        f"{_PE}.programs",
+        "issue latency step traffic atomic sector slices",
+        _TRITON,
+    ),
     ("memories", "system.sip.cube.hbm", "", "memory"),
     ("the L2 in graphs", "system.sip.warm", "", "memory tp_mlp"),
     ("PCIe", "system.host.pcie", "", "pcie"),

@@ -9,7 +9,7 @@ from kernbench.units import Bandwidth, Bytes, FlopRate
 
 HOST: Final = ("dispatch", "dispatch_of", "eager", "launch_queue", "loop")
 
-PROGRAMS: Final = ("issue", "latency", "step", "traffic")
+PROGRAMS: Final = ("issue", "latency", "step", "traffic", "atomic", "sector", "slices")
 """What a machine has of another one for kernels of Triton; limits are its own."""
 
 

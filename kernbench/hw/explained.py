@@ -17,7 +17,7 @@ from kernbench.topology import Topology
 from kernbench.topology.spec import KERNELS, KernelSpec, SipSpec
 from kernbench.units import PS_PER_S, FlopRate
 
-Resource = Literal["launch", "HBM", "L2", "math", "tensor", "latency", "other"]
+Resource = Literal["launch", "HBM", "L2", "atomics", "math", "tensor", "latency", "other"]
 """What a part of a kernel's time is spent on.
 
 `latency` is waiting for what was asked for; `other` is time of which nothing is known.

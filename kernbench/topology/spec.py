@@ -361,6 +361,10 @@ class ProgramsSpec:
         traffic: Percent of the SRAM's bandwidth at which programs load and store, counted as often
             as they do. More than 100 where that bandwidth was measured with kernels that store as
             much as they load.
+        atomic: From an atomic operation to the next one at its address.
+        sector: For which a slice of the last cache works on a sector of 32 bytes, of all atomic
+            operations of a request that have addresses of their own in it.
+        slices: Of that cache; 0: atomic operations never wait for each other.
     """
 
     warps: Count = 64
@@ -372,6 +376,9 @@ class ProgramsSpec:
     latency: Latency = Ps(0)
     step: Latency = Ps(0)
     traffic: Count = 100
+    atomic: Latency = Ps(0)
+    sector: Latency = Ps(0)
+    slices: Annotated[int, Range(0, 1 << 16)] = 0
 
 
 _PROGRAMS: Final = ProgramsSpec()

@@ -221,3 +221,35 @@ def add_at(out, n, BLOCK: tl.constexpr):
     """Adds one to `n` elements by atomic operations of all lanes of all programs."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.atomic_add(out + at % n, 1.0)
+
+
+@triton.jit
+def add_apart(out, n, STEP: tl.constexpr, BLOCK: tl.constexpr):
+    """Adds one to `n` elements, which lie apart, by atomic operations of all lanes."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.atomic_add(out + at % n * STEP, 1.0)
+
+
+@triton.jit
+def count_ids(ids, out, BLOCK: tl.constexpr):
+    """Counts how often there is each number, by atomic operations: a histogram."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.atomic_add(out + tl.load(ids + at), 1.0)
+
+
+@triton.jit
+def take_tickets(out, got, n, BLOCK: tl.constexpr):
+    """Adds as `add_at`, and stores what there was before."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(got + at, tl.atomic_add(out + at % n, 1.0))
+
+
+@triton.jit
+def sum_within(x, y, k, n, BLOCK: tl.constexpr):
+    """Adds up blocks that follow each other, a block a turn, of `n` elements over and over."""
+    at = tl.arange(0, BLOCK)
+    acc = tl.zeros([BLOCK], tl.float32)
+    for turn in range(k):
+        first = (tl.program_id(0) * k + turn) * BLOCK % n
+        acc += tl.load(x + first + at)
+    tl.store(y + tl.program_id(0) * BLOCK + at, acc)

@@ -5,9 +5,10 @@ from fractions import Fraction
 from math import ceil
 from typing import Final
 
+from kernbench.kernels.contention import Contention, contention_of, spread_over
 from kernbench.kernels.grids import LANES, GridLaunch
 from kernbench.triton.machine_code import Loop, MachineCode
-from kernbench.ttir.counting import TextLoop, Work
+from kernbench.ttir.counting import Atomic, TextLoop, Work
 
 _BASE: Final = 32
 """Registers of a thread beside its part of the largest tile: an estimate."""
@@ -59,7 +60,26 @@ def grid_launch(
         machine is None,
         waits / turns if turns else Fraction(1),
         beside,
+        contention=tuple([_contention(each, extents) for each in work.atomics]),
     )
+
+
+_UNKNOWN: Final = 1 << 20
+"""Bytes of a memory of which no argument tells the extent."""
+
+
+def _contention(atomic: Atomic, extents: Mapping[int, int]) -> Contention:
+    """Returns what an atomic operation asks of the last cache.
+
+    Where numbers in memory say where it adds, it adds anywhere, at random.
+    """
+    extent = _UNKNOWN if atomic.root is None else extents.get(atomic.root, _UNKNOWN)
+    seen = atomic.seen
+    if seen is None:
+        seen = spread_over(extent, atomic.itemsize)
+    looked_at = seen.shape[0] * seen.shape[1]
+    scale = atomic.requests / looked_at if looked_at else 0.0
+    return contention_of(seen, atomic.itemsize, scale, extent)
 
 
 def _issued(

@@ -58,6 +58,8 @@ class Counts(Launch):
         often: How often all programs have been in a block, and how often each has beyond that.
         seen: Two numbers that are added up, by identity of an operation: lanes of a mask that are
             on, and all of them; or bytes that are fetched for an access, and those asked for.
+        asked: Addresses of atomic operations, `[programs, requests, lanes]`, by identity of the
+            operation; -1 of a lane that is off.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Counts(Launch):
         self.weight: int | Array = 1
         self.often: Final[list[tuple[int, Array | None]]] = [(0, None)] * blocks
         self.seen: Final[dict[int, list[int]]] = {}
+        self.asked: Final[dict[int, list[Array]]] = {}
 
     def places(self, frame: Frame) -> Any:
         """Returns the places of a frame's programs among those that are counted."""
@@ -88,6 +91,10 @@ class Counts(Launch):
         before = self.seen.setdefault(site, [0] * len(numbers))
         for place, more in enumerate(numbers):
             before[place] += more
+
+    def ask(self, site: int, addresses: Array) -> None:
+        """Adds addresses of programs to those of an operation."""
+        self.asked.setdefault(site, []).append(addresses)
 
     def enter(self, block: int, frame: Frame) -> None:
         """Takes note of programs that are in a block."""

@@ -24,7 +24,7 @@ from kernbench.ttir.counted import (
     moved,
 )
 from kernbench.ttir.frames import Held, Patience, ProgramError
-from kernbench.ttir.looking import Addresses, Masks
+from kernbench.ttir.looking import LANES_OF_REQUEST, Addresses, Masks, Requests
 from kernbench.ttir.memory import Memory
 from kernbench.ttir.module import Module, Operation
 from kernbench.ttir.reports import report
@@ -71,6 +71,25 @@ class Access:
     nbytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class Atomic:
+    """An atomic operation of a kernel.
+
+    Attributes:
+        root: Number of the argument whose memory it is; None if that is not known.
+        itemsize: Bytes of a number.
+        requests: How often warps ask for it, in all programs.
+        seen: Bytes at which lanes ask in some of these requests, `[programs, requests, lanes]`, of
+            programs that are spread evenly; -1 of a lane that is off. None if numbers in memory
+            say where.
+    """
+
+    root: int | None
+    itemsize: int
+    requests: int
+    seen: Array | None
+
+
 class TextLoop(NamedTuple):
     """A loop of a kernel's text.
 
@@ -98,6 +117,7 @@ class Work:
             in the order of the grid, or with many programs in the order of turns.
         loops: Its loops, in the order of the text.
         accesses: Loads and stores.
+        atomics: Atomic operations among them.
         flop: Operations of products, by type of the operands as a machine's file names it.
         issued: Estimate of what the threads of all programs together issue: outside of innermost
             loops, and inside.
@@ -109,6 +129,7 @@ class Work:
     turns: Sequence[tuple[int, int]]
     loops: Sequence[TextLoop]
     accesses: Sequence[Access]
+    atomics: Sequence[Atomic]
     flop: Mapping[str, int]
     issued: tuple[int, int]
     tiles: tuple[int, int]
@@ -157,6 +178,7 @@ class Counter:
         self.looks: Final = self._ways.loads
         self._masks: Final = Masks(module)
         self._addresses: Final = Addresses(module)
+        self._requests: Final = Requests(module)
 
     def count(
         self,
@@ -196,7 +218,11 @@ class Counter:
                     few, grid, arguments, memory, None
                 ).seen.items():
                     shares[site] = shares.get(site, Fraction(1)) * Fraction(there, whole or 1)
-        return _work(self._ways.blocks, ways, shares, total)
+        asked: Mapping[int, Sequence[Array]] = {}
+        if self._requests.marked:
+            few = _spread(total, max(1, _ADDRESSES // self._requests.largest))
+            asked = self._requests.run(few, grid, arguments, memory, None).asked
+        return _work(self._ways.blocks, ways, shares, asked, total)
 
 
 def _spread(total: int, most: int) -> Array:
@@ -207,7 +233,11 @@ def _spread(total: int, most: int) -> Array:
 
 
 def _work(
-    blocks: Sequence[CountedBlock], ways: Counts, shares: Mapping[int, Fraction], total: int
+    blocks: Sequence[CountedBlock],
+    ways: Counts,
+    shares: Mapping[int, Fraction],
+    asked: Mapping[int, Sequence[Array]],
+    total: int,
 ) -> Work:
     """Returns what a launch does.
 
@@ -215,9 +245,10 @@ def _work(
         blocks: All blocks of the kernel, in order.
         ways: How often programs have been there.
         shares: What part of its tiles' bytes an access fetches, by identity of the operation.
+        asked: Addresses of atomic operations, likewise.
         total: Programs of the launch.
     """
-    loops, accesses, flop, issued = [], [], dict[str, int](), [0, 0]
+    loops, accesses, atomics, flop, issued = [], [], [], dict[str, int](), [0, 0]
     tiles, largest = [0, 0], 1
     turns: Array = np.zeros(ways.most, np.int64)
     for block in blocks:
@@ -244,11 +275,22 @@ def _work(
                 nbytes = int(often * _tile_bytes(operation) * shares.get(id(operation), 1))
                 loads, stores = operation.name not in STORES, operation.name not in LOADS
                 accesses.append(Access(root, loads, stores, nbytes))
+                if operation.name in ATOMICS:
+                    atomics.append(_atomic(operation, root, often, asked.get(id(operation))))
                 if operation.name in LOADS and len(moved(operation).shape) > 1:
                     loaded += _tile_bytes(operation)
         tiles[block.inside] = max(loaded, tiles[1]) if block.inside else tiles[0] + loaded
     both = (issued[0], issued[1]), (tiles[0], tiles[1])
-    return Work(_runs(turns, total), loops, accesses, flop, *both, largest)
+    return Work(_runs(turns, total), loops, accesses, atomics, flop, *both, largest)
+
+
+def _atomic(
+    operation: Operation, root: int | None, often: int, asked: Sequence[Array] | None
+) -> Atomic:
+    kind = moved(operation)
+    requests = often * -(-kind.numel // LANES_OF_REQUEST)
+    seen = None if asked is None else np.concatenate(asked)
+    return Atomic(root, kind.dtype.itemsize, requests, seen)
 
 
 _ORDERED: Final = 1 << 15

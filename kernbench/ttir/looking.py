@@ -1,13 +1,14 @@
-"""Accesses of some programs: lanes that masks leave on, bytes that are fetched."""
+"""Accesses of some programs: lanes that masks leave on, bytes that are fetched, where they add."""
 
 from collections.abc import Iterator, Mapping
+from math import prod
 from typing import Final
 
 import numpy as np
 
 from kernbench.ttir.arithmetic import Array
 from kernbench.ttir.compiling import Compiler, Handler
-from kernbench.ttir.counted import IN_MEMORY, MASKED, Slice, counts, moved
+from kernbench.ttir.counted import ATOMICS, IN_MEMORY, MASKED, Slice, counts, moved
 from kernbench.ttir.flow import run_body
 from kernbench.ttir.frames import Frame, Step
 from kernbench.ttir.module import Attribute, Operation, Value
@@ -17,8 +18,11 @@ from kernbench.ttir.sums import plain
 
 _LANES: Final = "count.lanes"
 _SECTORS: Final = "count.sectors"
+_REQUESTS: Final = "count.requests"
 _SECTOR: Final = 32
 """Bytes that a GPU's caches fetch at least."""
+LANES_OF_REQUEST: Final = 32
+"""Lanes whose accesses a GPU makes at once: elements that follow each other, about."""
 
 
 def _known(needs: Needs, value: Value) -> set[int] | None:
@@ -72,6 +76,24 @@ def _fetch(compiler: Compiler, operation: Operation) -> Step:
             each = address[place] if on is None else address[place][on[place]]
             fetched = len(once(each // _SECTOR)) * _SECTOR
             counts(frame).see(site, fetched, each.size * size)
+
+    return step
+
+
+def _ask(compiler: Compiler, operation: Operation) -> Step:
+    del compiler
+    site: int = operation.attributes["site"]  # type: ignore[assignment]
+    shape: tuple[int, ...] = operation.attributes["shape"]  # type: ignore[assignment]
+    pointer, *more = (value.number for value in operation.operands)
+    numel = prod(shape)
+    lanes = min(LANES_OF_REQUEST, numel)
+
+    def step(frame: Frame) -> None:
+        whole = frame.count, *shape
+        address = np.broadcast_to(plain(frame.values[pointer]), whole)
+        if more:
+            address = np.where(np.broadcast_to(plain(frame.values[more[0]]), whole), address, -1)
+        counts(frame).ask(site, address.reshape(frame.count, numel // lanes, lanes))
 
     return step
 
@@ -135,4 +157,30 @@ class Addresses(Slice):
             }
             operands = [pointer] if mask is None else [pointer, mask]
             marks[id(operation)] = Operation(_SECTORS, operands, attributes=told)
+        return marks
+
+
+class Requests(Slice):
+    """A kernel cut down to where it adds: `Counts.asked` has the addresses of atomic operations.
+
+    Those that depend on numbers in memory are left out. Loops take one turn.
+    """
+
+    HANDLERS: Mapping[str, Handler] = {_REQUESTS: _ask, "scf.for": _once}
+
+    def _marks(self, needs: Needs, needed: set[int]) -> dict[int, Operation]:
+        masks = {id(operation): (mask, found) for operation, mask, found in _masks(needs)}
+        marks = {}
+        for operation in needs.operations:
+            if operation.name not in ATOMICS or operation.name == "tt.descriptor_reduce":
+                continue
+            pointer = operation.operands[0]
+            found = _known(needs, pointer)
+            if found is None:
+                continue
+            mask, also = masks.get(id(operation), (None, set()))
+            needed |= found | also
+            told: dict[str, Attribute] = {"site": id(operation), "shape": moved(operation).shape}
+            operands = [pointer] if mask is None else [pointer, mask]
+            marks[id(operation)] = Operation(_REQUESTS, operands, attributes=told)
         return marks

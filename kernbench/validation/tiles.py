@@ -178,7 +178,10 @@ def _copy_turns(torch: Any, sizes: _Sizes) -> Launched:
 
 def _chase(torch: Any, sizes: _Sizes) -> Launched:
     m, n, k = sizes[:3]
-    following = (torch.arange(n, device="cuda") + 7919 * 32) % n
+    step = 7919 * 32
+    if sizes.option == "lines":  # never the same one twice before all have been seen
+        step = _LINE * (int(n // _LINE * 0.6180339) | 1)
+    following = (torch.arange(n, device="cuda") + step) % n
     return (m,), (following, torch.empty(m, dtype=following.dtype, device="cuda"), k)
 
 
@@ -186,6 +189,31 @@ def _add_at(torch: Any, sizes: _Sizes) -> Launched:
     m, n, bn = sizes.m, sizes.n, sizes.bn
     return (m,), (new(torch, n, dtype="fp32"), n, bn)
 
+
+def _add_apart(torch: Any, sizes: _Sizes) -> Launched:
+    n, step = sizes.n, sizes.k
+    return (sizes.m,), (new(torch, n * step, dtype="fp32"), n, step, sizes.bn)
+
+
+def _count_ids(torch: Any, sizes: _Sizes) -> Launched:
+    m, n, bn = sizes.m, sizes.n, sizes.bn
+    drawn = torch.randint(0, n, (m * bn,), device="cuda", dtype=torch.int32)
+    ids = drawn.sort()[0] if sizes.option == "sorted" else drawn
+    return (m,), (ids, new(torch, n, dtype="fp32"), bn)
+
+
+def _take_tickets(torch: Any, sizes: _Sizes) -> Launched:
+    m, n, bn = sizes.m, sizes.n, sizes.bn
+    return (m,), (new(torch, n, dtype="fp32"), new(torch, m * bn, dtype="fp32"), n, bn)
+
+
+def _sum_within(torch: Any, sizes: _Sizes) -> Launched:
+    m, n, k, bn = sizes.m, sizes.n, sizes.k, sizes.bn
+    return (m,), (new(torch, n, dtype="fp32"), new(torch, m * bn, dtype="fp32"), k, n, bn)
+
+
+_LINE: Final = 16
+"""Numbers of 8 bytes in a line of a GPU's caches."""
 
 _MORE: Final[Mapping[str, Callable[[Any, _Sizes], Launched]]] = {
     "layer_norm": _layer_norm,
@@ -204,6 +232,10 @@ _MORE: Final[Mapping[str, Callable[[Any, _Sizes], Launched]]] = {
     "copy_turns": _copy_turns,
     "chase": _chase,
     "add_at": _add_at,
+    "add_apart": _add_apart,
+    "count_ids": _count_ids,
+    "take_tickets": _take_tickets,
+    "sum_within": _sum_within,
 }
 """Makes the tensors of a kernel of `triton_more`, by its name."""
 

@@ -172,7 +172,7 @@ USERS: Final = {
     "system.sip.pe.programs": dict.fromkeys(
         (
             *("warps", "programs", "registers", "shared", "reserved"),
-            *("issue", "latency", "step", "traffic"),
+            *("issue", "latency", "step", "traffic", "atomic", "sector", "slices"),
         ),
         "kernels of Triton",
     ),

@@ -8,6 +8,7 @@ import pytest
 
 from kernbench.des import Beside
 from kernbench.hw.library import Library
+from kernbench.kernels.contention import Contention
 from kernbench.kernels.grids import GridLaunch, grid_time, resident
 from kernbench.topology import load_topology
 from kernbench.topology.spec import ProgramsSpec
@@ -161,6 +162,25 @@ def test_bytes_of_the_memories_bound_a_launch(library: Library) -> None:
     assert occupancy.ps == found
     assert (occupancy.work["HBM"], occupancy.work["math"]) == (10**6, _PES * 4 * 100 * 32)
     assert sum(spent.ps for spent in found.parts.values()) == found
+
+
+def test_atomic_operations_wait_for_each_other(library: Library) -> None:
+    spec = replace(_SPEC, atomic=Ps(2 * _NS), sector=Ps(_NS), slices=48)
+    pe = replace(library.sip.pe, programs=spec)
+    crowded = Library(replace(library.sip, pe=pe))
+    two = [Contention(passes=100, chunks=1, hottest=4000), Contention(3000, 1, 1)]
+    assert ns(crowded, contention=two) == 1000 + 4000 * 2 + 3000
+    assert bound(crowded, contention=two) == "atomics"
+    assert ns(library, contention=two) == ns(library), "a machine that does not say how long"
+
+
+def test_turns_that_wait_for_nothing_issue_without_gaps(library: Library) -> None:
+    loop = {"turns": ((8 * _PES, 10),), "turn_instructions": 100, "instructions": 0, "stages": 1}
+    # 8 programs of 4 warps, of two instructions a ns; others, and what waits, have half of that.
+    assert ns(library, **loop, waits=Fraction(0)) == 1000 + 8 * 4 * 1000 / 2 - 500
+    loop["instructions"] = 10
+    assert ns(library, **loop, waits=Fraction(0)) == 1000 + 8 * 4 * (1000 / 2 + 10) - 500
+    assert ns(library, **loop, waits=Fraction(1, 10)) == 1000 + 8 * 4 * (1000 + 10) - 500
 
 
 def test_programs_that_differ_begin_where_one_has_ended(library: Library) -> None:

@@ -317,6 +317,7 @@ def test_laws_that_tables_judge_are_keys_of_the_machine() -> None:
         "pe.attention",
         "pe.attention.efficient",
         "pe.programs",
+        "pe.programs.atomic",
         "host.pcie",
         "ccl",
         "ccl.messages",

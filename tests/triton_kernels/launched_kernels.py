@@ -170,3 +170,17 @@ def product(a, b, c, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
         right = tl.load(b + (first + steps[:, None]) * BN + columns[None, :])
         total = tl.dot(left, right, total)
     tl.store(c + rows[:, None] * BN + columns[None, :], total)
+
+
+@triton.jit
+def adds_up(bins, n, BLOCK: tl.constexpr):
+    """Adds one to `n` numbers, one after the other and over again."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.atomic_add(bins + at % n, 1)
+
+
+@triton.jit
+def tallies(ids, bins, BLOCK: tl.constexpr):
+    """Counts how often there is each number."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.atomic_add(bins + tl.load(ids + at), 1)

@@ -3,11 +3,14 @@
 from dataclasses import replace
 from fractions import Fraction
 
+import numpy as np
+
+from kernbench.kernels.contention import Contention
 from kernbench.kernels.grids import GridLaunch
 from kernbench.triton.instructions import Instruction
 from kernbench.triton.machine_code import Loop, MachineCode, loops_of
 from kernbench.triton.timing import grid_launch
-from kernbench.ttir.counting import Access, TextLoop, Work
+from kernbench.ttir.counting import Access, Atomic, TextLoop, Work
 
 OTHER = Instruction()
 LOAD = Instruction("load", 16)
@@ -76,6 +79,7 @@ WORK = Work(
     turns=[(4, 10), (4, 30)],
     loops=[TextLoop(False, 16, [], waits=False), TextLoop(True, 160, [(128, 4), (1, 8)])],
     accesses=[Access(0, loads=True, stores=False, nbytes=4096)],
+    atomics=[],
     flop={"bf16": 1000},
     issued=(8 * 2 * 32, 160 * 3 * 2 * 32),
     tiles=(100, 1000),
@@ -85,6 +89,18 @@ WORK = Work(
 
 def launch(machine: MachineCode | None) -> GridLaunch:
     return grid_launch(WORK, machine, warps=2, stages=3, extents={0: 1024}, same={})
+
+
+def test_where_lanes_add_is_looked_at_or_drawn() -> None:
+    atomics = [Atomic(0, 4, 1000, None), Atomic(None, 4, 100, np.full((2, 1, 32), 64))]
+    work = replace(WORK, atomics=atomics)
+    launched = grid_launch(work, None, warps=2, stages=3, extents={0: 1024}, same={})
+    drawn, known = launched.contention
+    # 1024 bytes have 32 sectors, in two chunks; 32 lanes are in about 20 of them.
+    assert 18_000 < drawn.passes < 28_000
+    assert drawn.chunks == 2
+    # 50 requests for each one that was looked at, whose lanes all add to one number.
+    assert known == Contention(passes=3200, chunks=1, hottest=3200)
 
 
 def test_loops_of_the_code_are_those_of_the_text() -> None:

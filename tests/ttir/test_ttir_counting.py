@@ -87,6 +87,43 @@ def test_what_lies_apart_is_fetched_by_sectors() -> None:
     assert fetched == [3 * 512, 3 * 1024, 3 * 128 * 32, 3 * 32]
 
 
+def test_where_atomic_operations_go_is_looked_at() -> None:
+    bins, ours = count(kept("counters"), [None, None, None, 40], (2, 1, 1)).atomics
+
+    # Loaded numbers say where the 32 lanes of each program add; 8 bins begin at the 9th number.
+    assert (bins.root, bins.itemsize, bins.requests) == (1, 4, 2)
+    assert bins.seen is None
+    assert (ours.root, ours.itemsize, ours.requests) == (1, 4, 2)
+    assert ours.seen is not None
+    assert ours.seen.tolist() == [[[2 * FIRST + 32 + 4 * lane for lane in range(8)]]] * 2
+
+
+def test_lanes_that_a_mask_turns_off_add_nowhere() -> None:
+    text = kernel(
+        "%x: !tt.ptr<f32>, %n: i32",
+        """
+        %p = tt.get_program_id x : i32
+        %c = arith.constant 64 : i32
+        %b = arith.muli %p, %c : i32
+        %r = tt.make_range {end = 64 : i32, start = 0 : i32} : tensor<64xi32>
+        %s = tt.splat %b : i32 -> tensor<64xi32>
+        %o = arith.addi %s, %r : tensor<64xi32>
+        %m = tt.splat %n : i32 -> tensor<64xi32>
+        %k = arith.cmpi slt, %o, %m : tensor<64xi32>
+        %q = tt.splat %x : !tt.ptr<f32> -> tensor<64x!tt.ptr<f32>>
+        %a = tt.addptr %q, %o : tensor<64x!tt.ptr<f32>>, tensor<64xi32>
+        %one = arith.constant dense<1.0> : tensor<64xf32>
+        %v = tt.atomic_rmw fadd, relaxed, gpu, %a, %one, %k : ("""
+        "tensor<64x!tt.ptr<f32>>, tensor<64xf32>, tensor<64xi1>) -> tensor<64xf32>",
+    )
+    (added,) = count(text, [None, 70], (2, 1, 1)).atomics
+
+    # Two requests of a program; of the second program's 64 lanes 6 are on.
+    assert added.requests == 4
+    assert added.seen is not None
+    assert (added.seen >= 0).sum(2).tolist() == [[32, 32], [6, 0]]
+
+
 def test_masks_of_many_programs_are_counted_in_some() -> None:
     text = kernel(
         "%x: !tt.ptr<f32>, %n: i32",
