@@ -1,7 +1,10 @@
 """Whether the exchanges of an algorithm fit together, and which of its lines do not."""
 
+import sys
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 from kernbench.caches import cached
 from kernbench.ccl.deliveries import follow
@@ -71,7 +74,7 @@ def check_fits(plan: Plan, algorithm: Algorithm, setting: Setting) -> None:
 @cached("ccl.fits")
 def _misfits(plan: Plan) -> Sequence[_Misfit]:
     """Returns what does not fit: ranks that wait, those for ranks that have ended first."""
-    if plan.aligned:
+    if plan.aligned or fits(plan):
         return ()
     ranks = range(plan.world_size)
     steps = [plan.of(rank) for rank in ranks]
@@ -98,6 +101,60 @@ def _misfits(plan: Plan) -> Sequence[_Misfit]:
             text = f"rank {sender} sends what rank {receiver} never receives"
             found.append(_Misfit(sender, queue[0], text, waits=False))
     return found
+
+
+def fits(plan: Plan) -> bool:
+    """Returns whether everything fits, without a word about what does not: plans may be large."""
+    leaves, sender = np.nonzero(plan.send != NOTHING)
+    arrives, receiver = np.nonzero(plan.receive != NOTHING)
+    if len(leaves) != len(arrives):
+        return False
+    ranks = plan.world_size
+    sent = sender * ranks + plan.to[leaves, sender]
+    received = plan.source[arrives, receiver].astype(np.int64) * ranks + receiver
+    # Messages between two ranks arrive in the order in which they leave.
+    first, then = np.argsort(sent, kind="stable"), np.argsort(received, kind="stable")
+    spans = plan.span[leaves, sender][first], plan.span[arrives, receiver][then]
+    if not np.array_equal(sent[first], received[then]) or not np.array_equal(*spans):
+        return False
+    order = np.lexsort((arrives[then], receiver[then]))
+    counts = np.bincount(receiver, minlength=ranks)
+    columns = (each[order] for each in (arrives[then], sender[first], leaves[first]))
+    return _all_end(*([part.tolist() for part in _parts(each, counts)] for each in columns))
+
+
+def _parts(numbers: Any, counts: Any) -> list[Any]:
+    return np.split(numbers, np.cumsum(counts)[:-1])
+
+
+def _all_end(receives: list[list[int]], sources: list[list[int]], leaves: list[list[int]]) -> bool:
+    """Returns whether every rank gets all that it receives.
+
+    Args:
+        receives: By rank, the steps in which it receives, in order.
+        sources: Of whom.
+        leaves: In which step of the other rank it leaves; that is before the other one receives.
+    """
+    done = [0] * len(receives)
+    at = [steps[0] if steps else _END for steps in receives]  # the step that each has reached
+    waiting: dict[int, list[int]] = {}  # by rank, those that wait for it
+    ready = list(range(len(receives)))
+    while ready:
+        rank = ready.pop()
+        steps, others, needed = receives[rank], sources[rank], leaves[rank]
+        place, before = done[rank], at[rank]
+        while place < len(steps) and at[others[place]] >= needed[place]:
+            place += 1
+            at[rank] = steps[place] if place < len(steps) else _END
+        done[rank] = place
+        if place < len(steps):
+            waiting.setdefault(others[place], []).append(rank)
+        if at[rank] > before or at[rank] == _END:
+            ready += waiting.pop(rank, ())
+    return all(reached == _END for reached in at)
+
+
+_END: Final = sys.maxsize
 
 
 def _sites(algorithm: Algorithm, setting: Setting, rank: int) -> list[CallSite | None]:

@@ -491,8 +491,8 @@ class Cutting:
             and _within(to, last)
             and _within(source, last)
             and combine in {"reduce", "copy"}
-            and not np.any(_itself(rank, to))
-            and not np.any(_itself(rank, source))
+            and not _some(_itself(rank, to))
+            and not _some(_itself(rank, source))
         ):
             return
         expected = []
@@ -547,7 +547,11 @@ def _itself(rank: Any, peer: Any) -> Any:
         if isinstance(peer, Around):
             return peer.places == rank.places
         rank = np.arange(rank.ranks)
-    return np.equal(rank, peer)
+    return rank == peer if type(rank) is type(peer) is int else np.equal(rank, peer)
+
+
+def _some(alike: Any) -> bool:
+    return alike if isinstance(alike, bool) else bool(alike.any())
 
 
 def _differ(first: Any, last: Any, parts: int) -> bool:
