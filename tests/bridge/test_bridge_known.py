@@ -118,3 +118,46 @@ def test_tensors_inside_of_transforms_say_where_they_are(data: bool) -> None:
         return [one.device for one in made]
 
     assert _run(worker, data=data)[0] == [torch.device("cuda:0")] * 4
+
+
+@pytest.mark.parametrize("data", [True, False])
+def test_inference_mode_runs_the_kernels_that_run_without_gradients(data: bool) -> None:
+    """PyTorch gives operations that are made of others as they are there."""
+    functional = torch.nn.functional
+
+    def worker(mode: Callable[[], Any]) -> Callable[[], Any]:
+        def run() -> Any:
+            torch.manual_seed(0)
+            x, taps = torch.rand(2, 8, 16).cuda(), torch.rand(8, 8, 3).cuda()
+            square, ones = torch.rand(16, 16).cuda(), torch.ones(16).cuda()
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            with mode():
+                begin.record()
+                for _ in range(_TIMES):
+                    y = functional.linear(functional.layer_norm(x, (16,), ones, ones), square)
+                    y = torch.einsum("bij,bkj->bik", torch.matmul(y, square), y)
+                    y = functional.softmax(functional.conv1d(y, taps), -1)
+                    one, two = y.reshape(2, -1).half().float().contiguous().chunk(2)
+                    z = torch.where(one > two, one.flatten(), two.flatten())
+                end.record()
+                end.synchronize()
+            return begin.elapsed_time(end), z.device, z.tolist() if data else z.shape
+
+        return run
+
+    plain, inferred = (
+        _run(worker(mode), data=data) for mode in (torch.no_grad, torch.inference_mode)
+    )
+    assert "aten::addmm" in plain[1] or "aten::mm" in plain[1]
+    assert inferred == plain
+
+
+def test_values_are_read_in_inference_mode_as_elsewhere() -> None:
+    def worker() -> Any:
+        with torch.inference_mode():
+            count = torch.tensor([0, 3]).cuda()[1]
+            made = torch.zeros(2, count), torch.randn((count, 2)).cuda()
+            read = count.item(), int(count), float(count), bool(count), count.tolist()
+            return [list(one.shape) for one in made], read, count.cpu().numpy().item()
+
+    assert _run(worker, data=True)[0] == ([[2, 3], [3, 2]], (3, 3, 3.0, True, 3), 3)

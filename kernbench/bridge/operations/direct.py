@@ -64,6 +64,7 @@ class Way:
 
     Attributes:
         func: The operation.
+        composite: Whether it is made of others, which autograd parts; in inference mode none does.
         open: Whether there is one.
         views: Whether the operation gives a view of its only tensor, and so takes no memory.
         writes: Whether it writes its first operand, and gives it back; otherwise it makes a tensor.
@@ -73,10 +74,15 @@ class Way:
         met: What is known by the operands that were met.
     """
 
-    __slots__ = ("cost", "func", "met", "multiplies", "open", "run", "views", "writes")
+    __slots__ = (
+        *("composite", "cost", "func", "met", "multiplies", "open", "run", "views", "writes"),
+    )
 
     def __init__(self, func: Any) -> None:
         self.func: Final = func
+        self.composite: Final = isinstance(func, OpOverload) and (
+            torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _IMPLICIT.name)
+        )
         self.views: Final = _is_view(func)
         kind = "" if self.views else kind_of(func)
         self.open = self.views or (bool(kind) and _is_simple(func))
@@ -134,13 +140,10 @@ def _is_view(func: Any) -> bool:
         return False
     arguments = func._schema.arguments
     tensors = [at for at, one in enumerate(arguments) if "Tensor" in str(one.type)]
-    # What is made of other operations may copy, such as `contiguous`, which inference mode shows.
-    composite = torch._C._dispatch_has_kernel_for_dispatch_key(
-        func.name(), "CompositeImplicitAutograd"
-    )
-    return tensors == [0] and not composite
+    return tensors == [0]
 
 
+_IMPLICIT: Final = torch._C.DispatchKey.CompositeImplicitAutograd
 _WAYS: Final[WeakKeyDictionary[GraphEngine, dict[int, dict[int, Way]]]] = WeakKeyDictionary()
 
 
@@ -167,6 +170,9 @@ class DirectMode(TimeMode):
         if way is None:
             way = self._ways[id(func)] = self.way_of(func)
         rank = self._rank
+        if way.composite and not types and not _len_torch_dispatch_stack():
+            with self:
+                return func._op_dk(_IMPLICIT, *args, **(kwargs or {}))
         if (
             not way.open
             or types
