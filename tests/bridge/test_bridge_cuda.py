@@ -66,6 +66,27 @@ def test_programs_find_cuda_before_and_in_ranks() -> None:
     assert torch.version.cuda == before
 
 
+def test_properties_are_those_of_the_gpu() -> None:
+    """As NVIDIA's tuning guide for Hopper has them."""
+
+    def worker() -> Any:
+        found = torch.cuda.get_device_properties("cuda")
+        return {name: getattr(found, name) for name in expected}
+
+    expected = {
+        "major": 9,
+        "minor": 0,
+        "multi_processor_count": 132,
+        "warp_size": 32,
+        "max_threads_per_multi_processor": 2048,
+        "regs_per_multiprocessor": 64 << 10,
+        "shared_memory_per_multiprocessor": 228 << 10,
+        "shared_memory_per_block": 48 << 10,
+        "shared_memory_per_block_optin": 227 << 10,
+    }
+    assert _one(worker) == expected
+
+
 def test_events_measure_simulated_time() -> None:
     def worker() -> Any:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

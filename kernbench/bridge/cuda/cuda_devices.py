@@ -1,6 +1,7 @@
 """`torch.cuda`'s devices: how many there are, which is current, and what they are."""
 
 import re
+from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -9,6 +10,7 @@ import torch
 
 from kernbench.bridge.base.here import HERE, Rank, this_rank
 from kernbench.bridge.tensors.devices import on_device, wrong_device
+from kernbench.kernels.grids import LANES
 from kernbench.operations import cuda as simulated
 from kernbench.process.process import current_process
 
@@ -140,17 +142,18 @@ def get_device_capability(device: Any = None) -> tuple[int, int]:
 
 def get_device_properties(device: Any = None) -> Any:
     """Returns what is known of a device."""
-    known = simulated.get_device_properties(asked(device))
+    sip = asked(device)
     major, minor = get_device_capability(device)
+    limits = current_process().engine.devices[sip].library.sip.pe.programs
+    known = asdict(simulated.get_device_properties(sip))
+    known |= {"name": get_device_name(device), "shared_memory_per_multiprocessor": limits.shared}
     return SimpleNamespace(
-        name=get_device_name(device),
-        total_memory=known.total_memory,
-        multi_processor_count=known.multi_processor_count,
-        L2_cache_size=known.L2_cache_size,
-        shared_memory_per_multiprocessor=known.shared_memory_per_multiprocessor,
-        major=major,
-        minor=minor,
-        warp_size=32,
+        **(known | {"major": major, "minor": minor}),
+        warp_size=LANES,
+        max_threads_per_multi_processor=limits.warps * LANES,
+        regs_per_multiprocessor=limits.registers,
+        shared_memory_per_block=48 << 10,  # of every GPU of NVIDIA, unless a kernel asks for more
+        shared_memory_per_block_optin=limits.shared - limits.reserved,
         is_integrated=False,
         is_multi_gpu_board=False,
     )

@@ -98,11 +98,9 @@ class SimulatedDevices:
     def properties(self, device: int) -> Mapping[str, int]:
         """See `Devices`."""
         known = get_device_properties(device)
-        rank = this_rank()
-        limits = rank.process.engine.devices[rank.sip].library.sip.pe.programs
         return {
-            "max_shared_mem": limits.shared - limits.reserved,
-            "max_num_regs": limits.registers,
+            "max_shared_mem": known.shared_memory_per_block_optin,
+            "max_num_regs": known.regs_per_multiprocessor,
             "warpSize": LANES,
             "multiprocessor_count": known.multi_processor_count,
         }
