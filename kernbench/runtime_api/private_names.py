@@ -33,6 +33,7 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = {
         "DispatchKey.AutocastCUDA",
         "DispatchKey.CPU",
         "DispatchKey.CUDA",
+        "DispatchKey.CompositeImplicitAutograd",
         "DispatchKeySet",
         "_AutoDispatchBelowAutograd",
         "_DisableAutocast",

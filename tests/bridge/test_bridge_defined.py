@@ -97,3 +97,52 @@ def test_what_pytorch_refuses_is_refused() -> None:
         with pytest.raises(SpawnException, match=text):
             on_ranks(partial(called, defined))
     assert on_ranks(lambda _: cpu(torch.ones(2)).tolist()) == [[2.0, 2.0]]
+
+
+@pytest.mark.parametrize("data", [True, False])
+def test_a_library_takes_the_place_of_an_operation_of_pytorch(data: bool) -> None:
+    """As libraries of Triton's kernels do, for the device alone and while they are asked to."""
+
+    def seven_times(first: Any, second: Any, *, alpha: int = 1) -> Any:
+        del second, alpha
+        called.append(first.device.type)
+        return torch.mul(first, 7)
+
+    def worker(_: int) -> Any:
+        found: list[Any] = []
+        x, host = torch.ones(3, device="cuda"), torch.ones(3)
+
+        def sums() -> None:
+            made = [x + x for _ in range(3)]  # met, known, and taken the short way
+            found.extend([one.tolist()[0] if data else one.shape[0] for one in made])
+            found.append((host + 1)[0].item())
+
+        sums()
+        for _ in range(2):
+            library = torch.library.Library("aten", "IMPL")
+            library.impl("add.Tensor", seven_times, "CUDA")
+            sums()
+            library._destroy()
+            sums()
+        return found
+
+    called: list[str] = []
+    ((*found,),) = on_ranks(worker, data=data)
+    own, theirs = ([2.0] * 3, [7.0] * 3) if data else ([3] * 3, [3] * 3)
+    assert found == [*own, 2.0, *(2 * [*theirs, 2.0, *own, 2.0])]
+    assert called == ["cuda"] * 6
+
+
+def test_numbers_among_the_operands_reach_a_library_as_numbers() -> None:
+    def third(first: Any, second: Any) -> Any:
+        return torch.mul(first, 0) + second + 3
+
+    def worker(_: int) -> Any:
+        library = torch.library.Library("aten", "IMPL")
+        library.impl("floor_divide", third, "CUDA")
+        try:
+            return (torch.arange(3, device="cuda") // 7).tolist()
+        finally:
+            library._destroy()
+
+    assert on_ranks(worker) == [[10, 10, 10]]

@@ -63,10 +63,6 @@ def _set_deterministic(mode: tuple[bool, bool]) -> None:
     _C._set_deterministic_algorithms(mode[0], warn_only=mode[1])
 
 
-def _set_anomaly(mode: tuple[bool, bool]) -> None:
-    torch.set_anomaly_enabled(*mode)
-
-
 _PRINTING: Final = vars(torch._tensor_str.PRINT_OPTS)
 
 PROCESS: Final[tuple[State, ...]] = (
@@ -102,7 +98,7 @@ PROCESS: Final[tuple[State, ...]] = (
     State(
         "anomaly detection",
         lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
-        _set_anomaly,
+        lambda mode: torch.set_anomaly_enabled(*mode),
     ),
     State("debug level of c10d", dist.get_debug_level, dist.set_debug_level),
     State("how tensors are printed", lambda: dict(_PRINTING), _PRINTING.update),

@@ -125,11 +125,7 @@ def _operation(name: str) -> Any:
 
 
 def _cast_to(name: str, dtype: torch.dtype | None) -> Kernel:
-    """Returns the kernel of an operation whose operands are cast.
-
-    Args:
-        dtype: To which type; None: to the lower type.
-    """
+    """Returns the kernel of an operation whose operands are cast; None: to the lower type."""
     call = INSTEAD.get(name) or _operation(name)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:

@@ -39,13 +39,9 @@ _DTYPES: Final = {
 }
 
 
-def _name_of(dtype: torch.dtype) -> str:
-    """Returns what PyTorch's C++ calls a type."""
-    return _DTYPES.get(dtype) or str(dtype).removeprefix("torch.").capitalize()
-
-
 def _shaped(tensor: torch.Tensor) -> Shaped:
-    return Shaped(list(tensor.shape), _name_of(tensor.dtype))
+    plain = str(tensor.dtype).removeprefix("torch.").capitalize()
+    return Shaped(list(tensor.shape), _DTYPES.get(tensor.dtype, plain))
 
 
 def _listed(value: Any) -> list[torch.Tensor]:

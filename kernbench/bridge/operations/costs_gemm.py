@@ -78,12 +78,7 @@ def _grouped(ends: int) -> Formula:
 
 
 def _groups(ends: torch.Tensor, total: int) -> list[int]:
-    """Returns the extents of groups; where their ends are not known, as even as they can be.
-
-    Args:
-        ends: Where each group ends.
-        total: Extent of all groups together.
-    """
+    """Returns the extents of groups; where their ends are not known, as even as they can be."""
     rank, count, known = HERE.rank, max(1, ends.numel()), None
     if rank is None or rank.data:
         known = ends

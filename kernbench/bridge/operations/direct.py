@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import get_default_dtype, is_grad_enabled
-from torch._C import _len_torch_dispatch_stack
+from torch._C import DispatchKey, _len_torch_dispatch_stack
 from torch._ops import OpOverload
 
 from kernbench.bridge.base.here import Rank
@@ -19,6 +19,7 @@ from kernbench.bridge.operations.costs import FREE, Cost, cost_of
 from kernbench.bridge.operations.costs_gemm import CONVOLUTIONS, OF_VALUES, precision_of
 from kernbench.bridge.operations.half import widened
 from kernbench.bridge.operations.known import OF_FLOATS
+from kernbench.bridge.operations.overrides import Kept, defined
 from kernbench.bridge.operations.timing import TimeMode
 from kernbench.bridge.operations.watched import watched
 from kernbench.bridge.tensors.no_numbers import depends_on_values
@@ -106,7 +107,7 @@ def kind_of(func: Any) -> str:
     differs = torch.Tag.inplace_view in tags or torch.Tag.nondeterministic_seeded in tags
     if differs or depends_on_values(func) or func.is_view or func._overloadpacket in OF_VALUES:
         return ""
-    if func.namespace != "aten" or cost_of(func) is FREE:
+    if func.namespace != "aten" or (cost := cost_of(func)) is FREE or defined(func, cost):
         return ""
     aliases = [one.alias_info for one in schema.returns]
     if not schema.is_mutable:
@@ -143,7 +144,7 @@ def _is_view(func: Any) -> bool:
     return tensors == [0]
 
 
-_IMPLICIT: Final = torch._C.DispatchKey.CompositeImplicitAutograd
+_IMPLICIT: Final = DispatchKey.CompositeImplicitAutograd
 _WAYS: Final[WeakKeyDictionary[GraphEngine, dict[int, dict[int, Way]]]] = WeakKeyDictionary()
 
 
@@ -161,7 +162,7 @@ class DirectMode(TimeMode):
     def __init__(self, rank: Rank, ways: dict[int, Way] | None = None) -> None:
         super().__init__(rank)
         if ways is None:
-            ways = _WAYS.setdefault(self._engine, {}).setdefault(id(self._library), {})
+            ways = _WAYS.setdefault(self._engine, {}).setdefault(id(self._library), Kept())
         self._ways: Final = ways  # by `id`: the hash of an operation is slow
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

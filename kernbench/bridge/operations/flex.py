@@ -332,15 +332,7 @@ def _ps(
     seen: tuple[Any, ...],
     moved: Any,
 ) -> int:
-    """Returns the picoseconds of one direction.
-
-    Args:
-        direction: Forward, or backward.
-        operands: Query, key and value.
-        given: The mask.
-        seen: To what its function refers.
-        moved: All that is read or written.
-    """
+    """Returns the picoseconds of one direction: of query, key and value, under a mask."""
     query, key, value = operands
     batch, heads, rows, width = query.shape
     mask, columns = BlockMask(*given), key.shape[2]

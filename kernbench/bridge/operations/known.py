@@ -4,12 +4,12 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import torch
-from torch.library import _impls
 
 from kernbench.bridge.distributed.functional import collective
 from kernbench.bridge.operations.costs import FREE, cost_of
 from kernbench.bridge.operations.costs_gemm import OF_VALUES
 from kernbench.bridge.operations.half import widened
+from kernbench.bridge.operations.overrides import Kept, defined
 from kernbench.bridge.operations.watched import watched
 from kernbench.bridge.tensors.hazards import Operands
 from kernbench.bridge.tensors.resizing import Resizes
@@ -39,9 +39,6 @@ ONTO: Final = frozenset((torch.ops.aten.copy_.default, torch.ops.aten._foreach_c
 
 OF_FLOATS: Final = frozenset((torch.ops.aten.histc.default,))
 """Operations that CUDA has for integers, and a CPU has not."""
-
-_KERNELS: Final = ("CompositeExplicitAutograd", "CPU", "CUDA")
-"""For what a library registers what its operation does."""
 
 
 class Known:
@@ -82,9 +79,7 @@ class Known:
         self.blank: Final = func._overloadpacket in _BLANK
         self.collective: Final = collective(func)
         self.cost: Final = cost_of(func)
-        self.defined: Final = not self.cost.known and any(
-            f"{func._name.replace('::', '/')}/{key}" in _impls for key in _KERNELS
-        )
+        self.defined: Final = defined(func, self.cost)
         self.draws: Final = torch.Tag.nondeterministic_seeded in func.tags
         self.onto: Final = func in ONTO
         self.resizes: Final = Resizes(func)
@@ -111,4 +106,4 @@ def known_of(engine: GraphEngine, library: Any, data: bool) -> dict[int, Known]:
         library: What says how long operations take.
         data: Whether tensors have numbers.
     """
-    return _KNOWN.setdefault(engine, {}).setdefault((id(library), data), {})
+    return _KNOWN.setdefault(engine, {}).setdefault((id(library), data), Kept())

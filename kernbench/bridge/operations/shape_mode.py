@@ -14,6 +14,7 @@ from kernbench.bridge.operations.costs import Cost, cost_of
 from kernbench.bridge.operations.costs_gemm import precision
 from kernbench.bridge.operations.direct import DirectMode, Made, Way, kind_of
 from kernbench.bridge.operations.known import ONTO
+from kernbench.bridge.operations.overrides import Kept
 from kernbench.bridge.tensors.hazards import Operands
 from kernbench.bridge.tensors.no_numbers import (
     depends_now,
@@ -85,9 +86,9 @@ class Shapes:
 
     def __init__(self) -> None:
         self.shadows = False
-        self.seen: dict[Any, Seen] = {}
-        self.ways: dict[int, Way] = {}
-        self._kinds: dict[Any, str] = {}
+        self.seen: dict[Any, Seen] = Kept()
+        self.ways: dict[int, Way] = Kept()
+        self._kinds: dict[Any, str] = Kept()
 
     def kind(self, func: Any) -> str:
         """Returns how to repeat an operation; an empty string if it must be run each time.

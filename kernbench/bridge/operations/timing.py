@@ -180,8 +180,10 @@ class TimeMode(TorchDispatchMode):
         if known.collective is not None and touched:
             with self:
                 return known.collective(rank, *args, **(kwargs or {}))
-        if known.defined:  # what the library's function calls are its kernels
-            with self:
+        if known.defined and (touched or not cost.known):
+            with self:  # what the library's function calls are its kernels
+                if cost.known:  # numbers may stand for tensors
+                    return func._op_dk(DispatchKey.CUDA, *args, **(kwargs or {}))
                 return func.redispatch(_BACKENDS[touched], *args, **(kwargs or {}))
         carries = self._hazards.watch and self._hazards.look(
             known.operands, cost.name, args, kwargs
@@ -346,7 +348,7 @@ class TimeMode(TorchDispatchMode):
             raise no_memory(rank, error, on_device=making) from None
 
     def _hold(self, out: Any, cost: Cost) -> None:
-        for value in (out,) if type(out) is torch.Tensor else _listed(out):
+        for value in out if isinstance(out, list | tuple) else (out,):
             if isinstance(value, torch.Tensor):
                 storage = value.untyped_storage()
                 if storage._cdata not in STORAGES:
@@ -362,11 +364,7 @@ class TimeMode(TorchDispatchMode):
             self._rank.races.made(held, tensor)
 
     def _copied_across(self, args: Any, kwargs: Any) -> bool:
-        """Issues copies into tensors on the other side of the bus; returns whether there are any.
-
-        Args:
-            args: Arguments of an operation of `ONTO`.
-        """
+        """Issues what an operation of `ONTO` copies across the bus; returns whether it does."""
         pairs = list(zip(tensors_in(args[0]), tensors_in(args[1]), strict=True))
         if all(is_on_device(to) == is_on_device(given) for to, given in pairs):
             return False
@@ -398,10 +396,6 @@ class TimeMode(TorchDispatchMode):
 
 def _look(values: Any, process: Process, key: list[Any]) -> int:
     """Adds to a key what the duration depends on, of a list; returns where its tensors are.
-
-    Args:
-        values: The list.
-        key: What the duration depends on.
 
     Returns:
         As `operands_on`, with `_GIVEN` if there are tensors, and with `_OWN` if there is something
@@ -436,7 +430,3 @@ def _look(values: Any, process: Process, key: list[Any]) -> int:
 def _as_floats(func: Any, tensor: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
     found: torch.Tensor = func(tensor.double(), *rest, **named).to(tensor.dtype)
     return found
-
-
-def _listed(value: Any) -> Any:
-    return value if isinstance(value, list | tuple) else (value,)

@@ -19,11 +19,7 @@ _BYTES: Final = "BYTE_IO"
 
 
 def _refuse_storages(value: Any, pickle_module: Any) -> None:
-    """Refuses an object that has memory of a device in it.
-
-    Args:
-        value: What is to be saved.
-        pickle_module: What pickles it.
+    """Refuses an object that is to be saved and has memory of a device in it.
 
     Raises:
         NoDataError: If it has.

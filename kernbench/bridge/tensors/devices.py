@@ -342,10 +342,6 @@ _OF_VALUES: Final = frozenset((torch.tensor, torch.asarray, torch.as_tensor))
 def _values(rank: Rank, given: Any) -> Any:
     """Returns a list of values of Python without tensors of a device, of which the host reads one.
 
-    Args:
-        rank: The rank whose code runs; its tensors have no numbers.
-        given: The list.
-
     Raises:
         NoDataError: If values are not to be made up.
     """

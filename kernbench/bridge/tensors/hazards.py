@@ -103,7 +103,7 @@ class Hazards:
         tensors = list(operands.of(args, kwargs or {}))
         # As in `process.act`: what an operation in place does too early is that it writes.
         if operands.writes:
-            tensors.sort(key=_reads)
+            tensors.sort(key=lambda operand: operand[1] != "wrote")
         self.shared.take()
         for tensor, verb in tensors if self.shared.some and not operands.free else ():
             held = STORAGES.get(tensor.untyped_storage()._cdata)
@@ -358,10 +358,6 @@ def _of_triton(frame: FrameType | None) -> bool:
     while frame is not None and (is_ours(frame) or "__name__" not in frame.f_globals):
         frame = frame.f_back
     return frame is not None and frame.f_globals["__name__"].startswith("triton.")
-
-
-def _reads(operand: tuple[torch.Tensor, str]) -> bool:
-    return operand[1] != "wrote"
 
 
 def _is_written(argument: Any) -> bool:
