@@ -221,6 +221,15 @@ def test_another_number_of_ranks_is_told() -> None:
         planned(program, 3)
 
 
+def test_another_number_of_ranks_is_told_where_each_pair_has_a_link(
+    tmp_path: Path, topology: Callable[[str], Topology]
+) -> None:
+    chosen = named(tmp_path, EIGHT["all pairs"]())
+    for ranks in (2, 5):
+        with pytest.raises(UsageError, match=f"is for 8 ranks; the group has {ranks}"):
+            time_alone(topology("mi300x8"), chosen, "all_reduce", ranks, 4096)
+
+
 def test_a_wrong_file_is_not_run(tmp_path: Path) -> None:
     xml = ccl_files.ring_all_reduce(3)
     xml.gpus[1][0][1].set("srcoff", "1")
