@@ -80,7 +80,10 @@ def write_algorithm(name: str, operation: str, ranks: int, machine: str, out: Pa
     topology = load_topology(machine).topology_obj
     _check_ranks(ranks, topology, "the group")
     path = find_ccl_file()
-    chosen = choose(load_ccl(path), path, name, topology.machine.system)
+    loaded = load_ccl(path)
+    chosen = choose(loaded, path, name, topology.machine.system)
+    profile = loaded.value.algorithms[name].queue
+    protocol = next((one for one, queue in _QUEUES.items() if queue == profile), "Simple")
     sips = tuple(range(ranks))
     programs = programs_of(chosen, operation, topology, sips, 0, lambda _channels: 1)
     plans = [program.plan for program in programs]
@@ -90,7 +93,7 @@ def write_algorithm(name: str, operation: str, ranks: int, machine: str, out: Pa
             f"{name} computes its exchanges as it runs",
             hint="choose an algorithm that uses comm.exchange alone",
         )
-    text = as_xml(f"{name}_{operation}", operation, known_plans)
+    text = as_xml(f"{name}_{operation}", operation, known_plans, protocol)
     with replacing(out) as stream:
         stream.write(text)
     print(f"wrote {out}; kernbench collective check {out} proves it")

@@ -41,6 +41,29 @@ def test_the_exit_code_is_that_of_the_worst_file(ring: Path, tmp_path: Path) -> 
     assert second["error"]["code"] == "F1"
 
 
+@pytest.mark.parametrize(
+    ("name", "protocol"),
+    [("nccl_ll", "LL"), ("nccl_ll128", "LL128"), ("nccl_simple", "Simple"), ("ring", "Simple")],
+)
+def test_what_is_written_has_the_protocol_of_its_queues(
+    tmp_path: Path, name: str, protocol: str
+) -> None:
+    out = tmp_path / "a.xml"
+    assert kernbench("write", name, "--ranks", 2, "-o", out)[0] == 0
+    assert load(out).protocol == protocol
+
+
+def test_an_algorithm_without_the_operation_is_told_with_those_that_have_it(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "a.xml"
+    code, text = kernbench("write", "chain", "--ranks", 4, "--operation", "all_to_all", "-o", out)
+    assert code == 2
+    assert "algorithm chain has no all_to_all" in text
+    assert "hint: algorithms of that file with one: nccl_p2p, nccl_p2p_ll, direct, pairwise" in text
+    assert not out.exists()
+
+
 def test_a_file_takes_as_long_as_the_algorithm_that_it_was(ring: Path) -> None:
     code, text = kernbench("time", ring, "--topology", "sip8", "-b", "2M", "-e", "2M")
     assert code == 0
