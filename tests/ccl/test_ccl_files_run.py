@@ -276,6 +276,16 @@ def test_auto_takes_a_file_for_its_ranks_and_sizes_alone(
     assert choices.choose("all_reduce", 4096, range(4)).name == "slow"
 
 
+def test_a_file_of_another_operation_is_told(
+    tmp_path: Path, topology: Callable[[str], Topology]
+) -> None:
+    (tmp_path / "a.xml").write_text(ccl_files.ring_all_reduce(4).text)
+    path = ccl_file(tmp_path, mine="{file: a.xml}")
+    choices = Choices(path, ("defaults.operations.all_gather=mine",), topology("sip8"))
+    with pytest.raises(ConfigError, match="of all_gather; mine is a file of all_reduce"):
+        choices.choose("all_gather", 4096, range(4))
+
+
 def test_auto_goes_to_the_shipped_algorithms_where_no_file_serves(
     tmp_path: Path, topology: Callable[[str], Topology]
 ) -> None:
