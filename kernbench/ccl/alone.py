@@ -78,6 +78,7 @@ def time_alone(
         TooLongError: If it takes longer than `most`.
         OverBudgetError: If the budget does not suffice; nothing is left of it.
         DeadlockError: If it does not end.
+        BaseException: What an algorithm that runs live raised.
     """
     what = OPERATIONS[operation]
     places = range(ranks) if sips is None else sips
@@ -121,6 +122,9 @@ def time_alone(
     finally:
         if budget is not None:
             budget.left = loop.spare or 0
+    for command in commands:
+        if command.host.faults:
+            raise command.host.faults[0]
     ends = [command.done.time for command in commands]
     if None in ends:
         raise DeadlockError([])

@@ -44,6 +44,8 @@ from kernbench.units import Bytes, format_bytes
 
 FILE_NAME: Final = "ccl.yaml"
 
+_SHIPPED: Final = "kernbench.ccl.algorithms."
+
 AUTO: Final = "auto"
 """Stands for the algorithm that is expected to be the fastest."""
 
@@ -241,13 +243,30 @@ class Chosen:
         """
         entry: Algorithm | None = _entry(self.module, operation)
         if entry is None:
+            hint = f"write a function {operation}(comm) in that module"
+            if _is_shipped(self.module):
+                others = ", ".join(_shipped_with(operation, self.path)) or "none"
+                hint = f"algorithms of that file with one: {others}"
             raise UsageError(
                 f"algorithm {self.name} has no {operation}",
                 [f"module {self.module.__name__} ({self.module.__file__}), named in {self.path}"],
-                hint=f"write a function {operation}(comm) in that module",
+                hint=hint,
                 code="F14",
             )
         return entry
+
+
+def _is_shipped(module: ModuleType) -> bool:
+    return module.__name__.startswith(_SHIPPED)
+
+
+def _shipped_with(operation: str, path: Path) -> Iterator[str]:
+    """Yields the algorithms of a `ccl.yaml` whose shipped modules have an operation."""
+    for name, spec in load_ccl(path).value.algorithms.items():
+        if spec.module.startswith(_SHIPPED):
+            module = importlib.import_module(spec.module)
+            if _entry(module, operation) is not None:
+                yield name
 
 
 def shipped_ccl_file() -> Path:

@@ -267,10 +267,12 @@ def cut_bound(
     moved = nbytes * _crossing(operation, n - one, one, ~is_root)
     found += _worst(moved, cuts.reaching[ranks], one, lambda which: f"all but rank {which}")
     if operation == "all_reduce":
-        found.append(_all_parts(n, nbytes, cuts.leaving[ranks], "of one rank each"))
+        found.append(_all_parts(n, nbytes, cuts.leaving[ranks], "ranks"))
         for part_of, rates in cuts.parts:
             used = np.unique(part_of[ranks])
-            found.append(_all_parts(len(used), nbytes, rates[used], f"of {n // len(used)} ranks"))
+            found.append(
+                _all_parts(len(used), nbytes, rates[used], f"groups of {n // len(used)} ranks")
+            )
     return max(found, key=lambda bound: bound.time)
 
 
@@ -291,10 +293,10 @@ def _worst(
         yield CutBound(float(times[which]), float(moved[which]), float(rates[which]), name(which))
 
 
-def _all_parts(parts: int, nbytes: int, rates: Floats, size: str) -> CutBound:
+def _all_parts(parts: int, nbytes: int, rates: Floats, what: str) -> CutBound:
     """Returns the second bound of an all-reduce, see above."""
     moved, rate = 2.0 * (parts - 1) * nbytes, float(rates.sum())
-    return CutBound(PS_PER_S * moved / rate, moved, rate, f"the {parts} parts {size} together")
+    return CutBound(PS_PER_S * moved / rate, moved, rate, f"the {parts} {what}, added up")
 
 
 def _named(near: Bools) -> str:

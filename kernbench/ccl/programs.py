@@ -158,8 +158,10 @@ def linked(scope: Scope, topology: Topology, sips: tuple[int, ...]) -> bool:
 
     Args:
         scope: What the file is for.
-        sips: Device of each rank.
+        sips: Device of each rank. The file's program refuses another number than it is for.
     """
+    if scope.ranks != len(sips):
+        return False
     several = min(scope.ways, topology.links_out(sips)) > 1
     return several and topology.linked((sips[one], sips[other]) for one, other in scope.pairs)
 

@@ -21,6 +21,7 @@ from kernbench.ccl.config import (
 )
 from kernbench.ccl.cut_bound import CutBound, cut_bound, shortfall
 from kernbench.ccl.estimate import SlotLimit, estimator_of
+from kernbench.ccl.operations import OPERATIONS
 from kernbench.ccl.plan import RefusedError
 from kernbench.ccl.profiles import Choosing, Scope, message_of
 from kernbench.ccl.programs import channels_of
@@ -332,6 +333,9 @@ class Choices:
         chosen = choose(loaded, path, name, self._system)
         if own and not chosen.implements(operation):
             text = f"expected an algorithm with a function {operation}(comm); {name} has none"
+            if chosen.scope is not None:
+                of = ", ".join(each for each in OPERATIONS if chosen.implements(each))
+                text = f"expected an algorithm of {operation}; {name} is a file of {of}"
             place = f"defaults.operations.{operation}"
             raise ConfigError(loaded.name, [loaded.problem("F14", place, text)])
         if not chosen.implements(operation):

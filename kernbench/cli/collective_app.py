@@ -90,6 +90,17 @@ Machine = Annotated[
 ]
 
 
+Ccl = Annotated[
+    Path | None,
+    typer.Option(
+        "--ccl",
+        metavar="FILE",
+        help="Algorithms and their queues.",
+        show_default="ccl.yaml here, else the shipped one",
+    ),
+]
+
+
 @app.command("time", cls=Plain)
 def time_(
     file: File,
@@ -99,6 +110,7 @@ def time_(
     factor: Annotated[
         int, typer.Option("-f", metavar="FACTOR", min=2, help="Factor between sizes.")
     ] = 8,
+    ccl: Ccl = None,
 ) -> None:
     """Show how long a file takes on a machine, beside what the library chooses.
 
@@ -109,13 +121,14 @@ def time_(
         begin: Smallest size, such as `1K`.
         end: Largest size.
         factor: Between sizes.
+        ccl: The `ccl.yaml`.
 
     Raises:
         typer.Exit: Always at the end, with the exit code.
     """  # noqa: D301
     from kernbench.cli.collective_running import time_file, told
 
-    raise typer.Exit(told(lambda: time_file(file, topology, (begin, end, factor))))
+    raise typer.Exit(told(lambda: time_file(file, topology, (begin, end, factor), ccl)))
 
 
 @app.command(cls=Plain)
@@ -132,6 +145,7 @@ def write(
         str, typer.Option(metavar="NAME", help="The operation, such as `all_gather`.")
     ] = "all_reduce",
     topology: Machine = "h200x8",
+    ccl: Ccl = None,
 ) -> None:
     """Write an algorithm of ccl.yaml as MSCCL XML.
 
@@ -142,13 +156,14 @@ def write(
         out: Takes the place of a file that is there.
         operation: PyTorch's name of the operation.
         topology: A YAML file, or the name of a shipped machine.
+        ccl: The `ccl.yaml`.
 
     Raises:
         typer.Exit: Always at the end, with the exit code.
     """  # noqa: D301
     from kernbench.cli.collective_running import told, write_algorithm
 
-    raise typer.Exit(told(lambda: write_algorithm(name, operation, ranks, topology, out)))
+    raise typer.Exit(told(lambda: write_algorithm(name, operation, ranks, topology, out, ccl)))
 
 
 @app.command(cls=Plain)
@@ -161,6 +176,7 @@ def search(
     ] = "all_reduce",
     topology: Machine = "h200x8",
     size: Annotated[str, typer.Option("-b", metavar="BYTES", help="Size to time.")] = "64M",
+    ccl: Ccl = None,
 ) -> None:
     """Search a schedule for a machine, prove it, and show its time beside the cut bound.
 
@@ -171,10 +187,11 @@ def search(
         operation: PyTorch's name of the operation.
         topology: A YAML file, or the name of a shipped machine.
         size: Of all blocks together, such as `64M`.
+        ccl: The `ccl.yaml`.
 
     Raises:
         typer.Exit: Always at the end, with the exit code.
     """  # noqa: D301
     from kernbench.cli.collective_running import search_schedule, told
 
-    raise typer.Exit(told(lambda: search_schedule(operation, ranks, topology, size, out)))
+    raise typer.Exit(told(lambda: search_schedule(operation, ranks, topology, size, out, ccl)))

@@ -1,5 +1,6 @@
 """`kernbench collective show`, `time`, `write` and `search`."""
 
+import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +8,14 @@ from types import ModuleType
 from typing import Final
 
 from kernbench.ccl.alone import block_count, time_alone
-from kernbench.ccl.config import Chosen, choose, find_ccl_file, load_ccl, shipped_ccl_file
+from kernbench.ccl.config import (
+    Chosen,
+    choose,
+    find_ccl_file,
+    load_ccl,
+    local_file_notice,
+    shipped_ccl_file,
+)
 from kernbench.ccl.cut_bound import cut_bound
 from kernbench.ccl.files.blocks import Blocks
 from kernbench.ccl.files.load import load
@@ -21,7 +29,7 @@ from kernbench.ccl.programs import programs_of
 from kernbench.ccl.tuner import Choices
 from kernbench.cli.failures import Exit, failed
 from kernbench.config.near import did_you_mean
-from kernbench.errors import KernbenchError, UnsupportedError, UsageError
+from kernbench.errors import UnsupportedError, UsageError
 from kernbench.memory import dtypes
 from kernbench.report import busbw_factor, replacing
 from kernbench.topology import Topology, load_topology
@@ -35,7 +43,7 @@ def told(work: Callable[[], None]) -> int:
     """Does some work; returns the exit code."""
     try:
         work()
-    except KernbenchError as error:
+    except Exception as error:  # an algorithm of the user's own may raise anything
         return failed(error)
     return Exit.OK
 
@@ -63,7 +71,9 @@ def show_file(path: Path, rank: int | None, svg: Path | None) -> None:
     print(f"wrote {svg}")
 
 
-def write_algorithm(name: str, operation: str, ranks: int, machine: str, out: Path) -> None:
+def write_algorithm(
+    name: str, operation: str, ranks: int, machine: str, out: Path, ccl: Path | None = None
+) -> None:
     """Writes an algorithm of `ccl.yaml` as MSCCL XML, as it is for small sizes.
 
     Args:
@@ -71,6 +81,7 @@ def write_algorithm(name: str, operation: str, ranks: int, machine: str, out: Pa
         ranks: Ranks, on the machine's first SIPs.
         machine: A topology file, or the name of a shipped machine.
         out: The file to write.
+        ccl: The `ccl.yaml`; None for the working directory's, else the shipped one.
 
     Raises:
         UsageError: If there is no such algorithm, operation or machine.
@@ -79,8 +90,12 @@ def write_algorithm(name: str, operation: str, ranks: int, machine: str, out: Pa
     _check_operation(operation, OPERATIONS)
     topology = load_topology(machine).topology_obj
     _check_ranks(ranks, topology, "the group")
-    path = find_ccl_file()
-    chosen = choose(load_ccl(path), path, name, topology.machine.system)
+    _tell_local_file(ccl)
+    path = find_ccl_file(ccl)
+    loaded = load_ccl(path)
+    chosen = choose(loaded, path, name, topology.machine.system)
+    profile = loaded.value.algorithms[name].queue
+    protocol = next((one for one, queue in _QUEUES.items() if queue == profile), "Simple")
     sips = tuple(range(ranks))
     programs = programs_of(chosen, operation, topology, sips, 0, lambda _channels: 1)
     plans = [program.plan for program in programs]
@@ -90,13 +105,15 @@ def write_algorithm(name: str, operation: str, ranks: int, machine: str, out: Pa
             f"{name} computes its exchanges as it runs",
             hint="choose an algorithm that uses comm.exchange alone",
         )
-    text = as_xml(f"{name}_{operation}", operation, known_plans)
+    text = as_xml(f"{name}_{operation}", operation, known_plans, protocol)
     with replacing(out) as stream:
         stream.write(text)
     print(f"wrote {out}; kernbench collective check {out} proves it")
 
 
-def search_schedule(operation: str, ranks: int, machine: str, size: str, out: Path) -> None:
+def search_schedule(
+    operation: str, ranks: int, machine: str, size: str, out: Path, ccl: Path | None = None
+) -> None:
     """Writes a schedule for a machine, proves it, and prints its time beside the bound.
 
     Args:
@@ -105,6 +122,7 @@ def search_schedule(operation: str, ranks: int, machine: str, size: str, out: Pa
         machine: A topology file, or the name of a shipped machine.
         size: Of all blocks together, such as 64M.
         out: The file to write.
+        ccl: See `write_algorithm`.
 
     Raises:
         UsageError: If the machine, the ranks or the size cannot be used.
@@ -125,7 +143,14 @@ def search_schedule(operation: str, ranks: int, machine: str, size: str, out: Pa
     of = "its two halves" if halves > 1 else "the cut"
     assert bound is not None, "there are two ranks, and bytes"
     print(f"bound of {of}, without latencies: {bound.time / 1e6:.2f} us of {nbytes} B")
-    time_file(out, machine, (size, size, 2))
+    time_file(out, machine, (size, size, 2), ccl)
+
+
+def _tell_local_file(ccl: Path | None) -> None:
+    """Tells that the algorithms are those of a file that only lies in the working directory."""
+    notice = local_file_notice([None if ccl is None else str(ccl)])
+    if notice is not None:
+        print(f"kernbench: {notice}", file=sys.stderr)
 
 
 def _check_operation(operation: str, known: Collection[str]) -> None:
@@ -144,12 +169,15 @@ def _check_ranks(ranks: int, topology: Topology, who: str) -> None:
         )
 
 
-def time_file(path: Path, machine: str, sizes: tuple[str, str, int]) -> None:
+def time_file(
+    path: Path, machine: str, sizes: tuple[str, str, int], ccl: Path | None = None
+) -> None:
     """Prints how long a file takes for sizes in nccl-tests' manner, beside the library's choice.
 
     Args:
         machine: A topology file, or the name of a shipped machine.
         sizes: The smallest, the largest, and the factor between them.
+        ccl: See `write_algorithm`.
 
     Raises:
         UsageError: If the file, the machine or a size cannot be used.
@@ -158,8 +186,9 @@ def time_file(path: Path, machine: str, sizes: tuple[str, str, int]) -> None:
     file, topology = load(path), load_topology(machine).topology_obj
     _check_ranks(file.ranks, topology, "the file")
     steps = _sizes(*sizes, file.operation, file.ranks)
-    chosen = as_algorithm(file, module_of(path, relaxed=True), topology)
-    choices = Choices(None, (), topology)
+    _tell_local_file(ccl)
+    chosen = as_algorithm(file, module_of(path, relaxed=True), topology, ccl)
+    choices = Choices(ccl, (), topology)
     system = topology.machine.system
     lines = [
         f"# {file.name}: {file.operation} of {file.ranks} ranks on {system.name}, float32",
@@ -225,10 +254,17 @@ def _spelt(text: str) -> str:
     )
 
 
-def as_algorithm(file: Blocks, module: ModuleType, topology: Topology) -> Chosen:
-    """Returns the file as an algorithm, over the queues of its protocol if the machine has them."""
+def as_algorithm(
+    file: Blocks, module: ModuleType, topology: Topology, ccl: Path | None = None
+) -> Chosen:
+    """Returns the file as an algorithm, over the queues of its protocol if the machine has them.
+
+    Args:
+        module: What `module_of` returns for the file.
+        ccl: See `write_algorithm`.
+    """
     system = topology.machine.system
-    for path in (find_ccl_file(), shipped_ccl_file()):
+    for path in (find_ccl_file(ccl), shipped_ccl_file()):
         loaded = load_ccl(path)
         algorithms = loaded.value.algorithms
         fitting = [

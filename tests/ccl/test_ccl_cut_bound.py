@@ -123,7 +123,7 @@ def test_what_a_ring_leaves_on_a_mesh_is_said(make_topology: Make) -> None:
     time = 14 * 8 * MiB * 10**12 // (64 * 10**9)
     assert choices.shortfall("all_reduce", 64 * MiB, range(8), time) == (
         "limited by the messages of ring: 14.3 % of the bound of the links, 262.1 us: 896 MiB must "
-        "leave the 8 parts of one rank each together, over 3584 GB/s"
+        "leave the 8 ranks, added up, over 3584 GB/s"
     )
     assert choices.shortfall("all_reduce", 64 * MiB, range(8), time // 4) is None
     small = choices.shortfall("all_reduce", 1024, range(8), 8 * 10**6)

@@ -47,6 +47,60 @@ def test_a_chunk_that_two_blocks_write_in_any_order_is_a_race() -> None:
     assert "rank 0 block 0 step 0" in found.text
 
 
+def test_a_step_whose_source_and_target_overlap_is_a_race() -> None:
+    """Threads of a block copy side by side: the middle chunk is read and written in no order.
+
+    Copied as a whole, the chunks would go where the output wants them.
+    """
+    xml = Xml("allgather", 2, 4, inside=False)
+    for rank in range(2):
+        block = xml.block(rank, 1 - rank, 1 - rank)
+        xml.step(block, "s", ("i", 0), ("o", 0), 2)
+        xml.step(block, "r", ("i", 0), ("o", 1), 2)
+        xml.step(block, "cpy", ("o", 1), ("o", 2 - 2 * rank), 2)
+        xml.step(block, "cpy", ("i", 0), ("o", 2 * rank), 2)
+    found = verdict_of(xml)
+    assert [one.kind for one in found.findings] == ["race", "race"]
+    told = {one.text.partition(": ")[2].partition(", in any order")[0] for one in found.findings}
+    assert told == {
+        "rank 0 block 0 step 2 (cpy o[1] -> o[2] x2) reads and writes o[2]",
+        "rank 1 block 0 step 2 (cpy o[1] -> o[0] x2) reads and writes o[1]",
+    }
+    for gpu in xml.gpus:  # through chunks apart, or chunk by chunk, there is an order
+        gpu.set("s_chunks", "2")
+        gpu[0][1].attrib.update(dstbuf="s", dstoff="0")
+        gpu[0][2].attrib.update(srcbuf="s", srcoff="0")
+    assert verdict_of(xml).proved
+
+
+def test_an_output_of_what_nobody_wrote_names_the_step_that_wrote_it() -> None:
+    xml = Xml("allreduce", 2, 1, inside=False)
+    for rank in range(2):
+        block = xml.block(rank, 1 - rank, 1 - rank)
+        xml.step(block, "s", ("o", 0))
+        xml.step(block, "rrc", ("i", 0), ("o", 0))
+    result = next(one for one in verdict_of(xml).findings if one.kind == "result")
+    assert "a wrong o[0]: it depends on what nobody wrote; last written by a.xml:5:7" in result.text
+    for gpu in xml.gpus:
+        for step in [*gpu[0]]:
+            gpu[0].remove(step)
+    result, _ = verdict_of(xml).findings
+    assert result.text == "a.xml: rank 0 ends with a wrong o[0]: nobody wrote it [out of place]"
+
+
+def test_a_file_without_nchannels_has_the_channels_of_its_blocks() -> None:
+    xml = ccl_files.ring_all_reduce(3, 2)
+    del xml.root.attrib["nchannels"]
+    assert verdict_of(xml).proved
+
+
+def test_a_buffer_without_chunks_is_told() -> None:
+    xml = ccl_files.ring_all_reduce(2)
+    xml.gpus[1][0][0].set("srcbuf", "s")
+    with pytest.raises(ConfigError, match="expected s_chunks of at least 2 for rank 1 block 0"):
+        blocks_of(xml)
+
+
 def test_a_sum_that_misses_a_rank_is_told() -> None:
     xml = ccl_files.ring_all_reduce(3)
     xml.gpus[1][0][1].set("srcoff", "1")  # rank 1 adds chunk 1 in place of chunk 0

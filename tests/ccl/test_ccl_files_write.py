@@ -83,6 +83,20 @@ def test_levels_are_the_longest_chains_of_steps() -> None:
     ]
 
 
+def test_a_picture_says_which_blocks_wait_for_ever() -> None:
+    xml = ccl_files.ring_all_reduce(2)
+    xml.gpus[1][0].remove(xml.gpus[1][0][0])  # rank 1 sends no chunk before it receives one
+    for number, step in enumerate(xml.gpus[1][0]):
+        step.set("s", str(number))
+    file = msccl_xml.read("a.xml", xml.text)
+    held = "waits for ever at step 2: r -> o[0]"
+    assert as_text(file, range(2)) == [
+        f"rank 0 block 0 to 1 from 1, channel 0      s    .    rrcs {held}",
+        "rank 1 block 0 to 0 from 0, channel 0      .    rrcs .    r",
+    ]
+    assert "waits for ever at step 2: r -&gt; o[0]" in as_svg(file, [0])
+
+
 def test_a_picture_has_a_box_for_each_step() -> None:
     file = msccl_xml.read("a.xml", ccl_files.ring_all_reduce(3).text)
     root = ElementTree.fromstring(as_svg(file, range(3)))

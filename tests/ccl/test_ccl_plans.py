@@ -81,6 +81,31 @@ def test_a_put_that_nothing_ends_before_the_signal_is_a_race() -> None:
     )
 
 
+def test_an_operation_whose_source_and_target_overlap_is_a_race() -> None:
+    plan = Plan("allgather", 1, (2, 2, 3), inside=False)
+    block = plan.block(0)
+    op(block, "copy", [near(("i", 0), 2)], [near(("s", 0), 2)])
+    nop(block)
+    op(block, "copy", [near(("s", 0), 2)], [near(("s", 1), 2)])
+    nop(block)
+    op(block, "copy", [near(("s", 1), 2)], [near(("o", 0), 2)])
+    (found,) = verdict_of(plan.done()).findings
+    assert found.kind == "race"
+    assert "step 2 (copy s[0] x2 -> s[1] x2) writes s[1], which it reads, in any order" in (
+        found.text
+    )
+    ops_of(plan, 0)[2]["dst_buff"] = ops_of(plan, 0)[2]["src_buff"]  # each chunk onto itself
+    ops_of(plan, 0)[4]["src_buff"] = ops_of(plan, 0)[2]["src_buff"]
+    assert kinds_of(plan) == set()
+
+
+def test_an_output_that_nobody_writes_names_no_step() -> None:
+    plan = Plan("allgather", 1, (2, 2, 0), inside=False)
+    op(plan.block(0), "copy", [near(("i", 0))], [near(("o", 0))])
+    (found,) = verdict_of(plan.done()).findings
+    assert found.text == "a.json: rank 0 ends with a wrong o[1]: nobody wrote it [out of place]"
+
+
 def test_threads_meet_at_nops_alone() -> None:
     """The last meeting's first nop ends the puts before the signal that tells of them."""
     plan = ccl_plans.put_all_gather(2)
@@ -426,6 +451,19 @@ def test_a_plan_is_loaded_by_its_first_character(tmp_path: Path) -> None:
     path.write_text("\n" + ccl_plans.put_all_gather(2).text)
     file = load(path)
     assert (file.operation, file.ranks, file.modes) == ("all_gather", 2, ("in place",))
+
+
+def test_inputs_that_a_call_out_of_place_would_lose_are_noted(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    plan = ccl_plans.get_all_gather(2)
+    path.write_text(plan.text)
+    before = load(path).notes
+    assert not any("loses its input" in note for note in before)
+    op(plan.gpus[1]["threadblocks"][1], "copy", [near(("o", 0))], [near(("i", 0))])
+    path.write_text(plan.text)
+    (note,) = load(path).notes[len(before) :]
+    assert note.startswith("a call out of place loses its input, which is kept here: ")
+    assert "rank 1 block 1 step 4 (copy o[0] -> i[0])" in note
 
 
 # Mutants

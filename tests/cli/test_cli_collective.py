@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from kernbench.ccl.config import shipped_ccl_file
 from kernbench.ccl.cut_bound import cut_bound
 from kernbench.ccl.files.load import load
 from kernbench.ccl.files.prove import prove
@@ -39,6 +40,29 @@ def test_the_exit_code_is_that_of_the_worst_file(ring: Path, tmp_path: Path) -> 
     first, second, third = json.loads(out.read_text())
     assert (first["proved"], third["proved"]) == (True, False)
     assert second["error"]["code"] == "F1"
+
+
+@pytest.mark.parametrize(
+    ("name", "protocol"),
+    [("nccl_ll", "LL"), ("nccl_ll128", "LL128"), ("nccl_simple", "Simple"), ("ring", "Simple")],
+)
+def test_what_is_written_has_the_protocol_of_its_queues(
+    tmp_path: Path, name: str, protocol: str
+) -> None:
+    out = tmp_path / "a.xml"
+    assert kernbench("write", name, "--ranks", 2, "-o", out)[0] == 0
+    assert load(out).protocol == protocol
+
+
+def test_an_algorithm_without_the_operation_is_told_with_those_that_have_it(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "a.xml"
+    code, text = kernbench("write", "chain", "--ranks", 4, "--operation", "all_to_all", "-o", out)
+    assert code == 2
+    assert "algorithm chain has no all_to_all" in text
+    assert "hint: algorithms of that file with one: nccl_p2p, nccl_p2p_ll, direct, pairwise" in text
+    assert not out.exists()
 
 
 def test_a_file_takes_as_long_as_the_algorithm_that_it_was(ring: Path) -> None:
@@ -154,3 +178,56 @@ def test_a_file_is_timed_beside_a_ccl_yaml_that_names_files_alone(
     code, text = kernbench("time", ring, "--topology", "h200x8", "-b", "64K", "-e", "64K")
     assert code == 0
     assert "all_reduce of 4 ranks on h200x8" in text
+
+
+def own_algorithm(folder: Path, name: str, body: str) -> None:
+    """Writes a module with an all-reduce, and a `ccl.yaml` that names it."""
+    (folder / f"{name}.py").write_text(f"def all_reduce(comm):\n    {body}\n")
+    (folder / "ccl.yaml").write_text(
+        f"defaults: {{algorithm: mine}}\nalgorithms:\n  mine: {{module: {name}}}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "said"),
+    [
+        ("raises_as_recorded", "[][comm.rank]", "IndexError: list index out of range"),
+        ("raises_as_it_runs", "comm.tl.load(0)", "AttributeError: "),
+    ],
+)
+def test_an_algorithm_that_raises_is_told_by_its_own_line(
+    ring: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    body: str,
+    said: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    own_algorithm(tmp_path, name, body)
+    code, text = kernbench("time", ring, "--topology", "sip8", "-b", "1K", "-e", "1K")
+    assert code == 1
+    told = text.partition("Traceback of your code")[2]
+    assert f'{name}.py", line 2, in all_reduce' in told
+    assert said in told
+    assert told.count("File ") == 1
+
+
+def test_a_ccl_yaml_that_was_not_named_is_told(
+    ring: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    own_algorithm(tmp_path, "sends_nothing", "pass")
+    sizes = ("--topology", "sip8", "-b", "2M", "-e", "2M")
+    code, text = kernbench("time", ring, *sizes)
+    assert code == 0
+    assert f"algorithms are those of {tmp_path / 'ccl.yaml'}; --ccl FILE names others" in text
+    assert "   mine  " in text
+    code, text = kernbench("time", ring, *sizes, "--ccl", shipped_ccl_file())
+    assert (code, "algorithms are those of" in text) == (0, False)
+    assert "   mine  " not in text
+    out = tmp_path / "a.xml"
+    assert "no algorithm 'ring'" in kernbench("write", "ring", "--ranks", 4, "-o", out)[1]
+    named = ("--ccl", shipped_ccl_file())
+    assert kernbench("write", "ring", "--ranks", 4, "-o", out, *named)[0] == 0
+    assert load(out).ranks == 4

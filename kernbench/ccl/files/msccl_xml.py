@@ -206,7 +206,8 @@ class _Reader:
         if operation not in {"", "all_reduce"} and chunks % ranks:
             text = f"expected a multiple of the {ranks} ranks; got {chunks}"
             problems.add(root.mark, "F12", "nchunksperloop", text)
-        channels = self.number(root, "nchannels", "", 1)
+        # Without it, blocks say which there are.
+        channels = self.number(root, "nchannels", "", 1) if "nchannels" in given else None
         least = self.number(root, "minBytes", "")
         most = self.number(root, "maxBytes", "") or _NO_LIMIT
         if least > most:
@@ -247,8 +248,12 @@ class _Reader:
         problems.check()
         return file
 
-    def _check_channels(self, gpu: _Element, blocks: tuple[Block, ...], channels: int) -> None:
+    def _check_channels(
+        self, gpu: _Element, blocks: tuple[Block, ...], channels: int | None
+    ) -> None:
         """Checks that blocks that send or receive have one of the channels that are connected."""
+        if channels is None:
+            return
         for tb, block in zip(gpu.all("tb"), blocks, strict=False):  # none if a number stands twice
             if block.channel >= channels and (block.to, block.source) != (NOBODY, NOBODY):
                 text = f"expected a channel up to {channels - 1}, as nchannels says; got"

@@ -273,12 +273,22 @@ class Run:
         assert values is not None
         rank = self.plan.groups[place].rank
         for span in move.writes:
+            self._check_apart(own, move, span)
             cells = self._of(span)
             for part, (cell, value, flow) in enumerate(zip(cells, values, flows, strict=True)):
                 self._write(own, span, part, cell, flow)
                 cell.value, cell.packet, cell.writer, cell.flow = value, span.packet, own, flow
         spans = (*move.reads, *move.writes)
         self.sent += sum(span.parts for span in spans if span.rank != rank)
+
+    def _check_apart(self, own: int, move: Moving, written: Span) -> None:
+        """Notes a write of parts that the same operation reads for others: its threads are many."""
+        first = self.at(written)
+        for span in move.reads:
+            shift = first - self.at(span)
+            if span.rank == written.rank and 0 < abs(shift) < written.parts:
+                text = "which it reads, in any order: its source and its target overlap"
+                self._note("race", own, written, max(-shift, 0), text, "writes")
 
     def _read(self, own: int, span: Span, part: int, cell: Cell) -> int:
         self.accesses += 1
@@ -363,8 +373,11 @@ class Run:
                 place, number = self._who[cell.writer]
                 if cell.value != wanted:
                     text = f"{file.path}: rank {rank} ends with a wrong {name}: "
-                    text += differs(self.symbols, file.chunks, cell.value, wanted, plan.grain)
-                    if place != NOBODY:
+                    written = cell.writer >= 0 and place != NOBODY
+                    text += differs(
+                        self.symbols, file.chunks, cell.value, wanted, plan.grain, written=written
+                    )
+                    if written:
                         text += f"; last written by {plan.where(plan.groups[place], number)}"
                     self._tell("result", text)
                 elif not sees >> cell.writer & 1:

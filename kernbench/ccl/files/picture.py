@@ -51,6 +51,9 @@ _TOP: Final = 50
 _LEGEND: Final = 160
 """Width of an entry of the legend."""
 
+_LETTER: Final = 5
+"""Width of a letter of a sentence, on average."""
+
 
 def levels(file: Blocks) -> list[list[int]]:
     """Returns the level of every step of every block that runs; a `nop` takes none."""
@@ -77,11 +80,20 @@ def levels(file: Blocks) -> list[list[int]]:
 
 
 class _Row(NamedTuple):
-    """A block in a picture: what it is called, and of each step level, kind, line and words."""
+    """A block in a picture: what it is called, and of each step level, kind, line and words.
+
+    The last field says at which step it waits for ever; it is empty for a block that ends.
+    """
 
     rank: int
     name: str
     steps: list[tuple[int, str, int, str]]
+    held: str
+
+
+def _held(begun: int, steps: Sequence[str]) -> str:
+    """Returns at which step a block waits for ever; empty if all have begun."""
+    return f"waits for ever at step {begun}: {steps[begun]}" if begun < len(steps) else ""
 
 
 def _rows(file: Blocks) -> list[_Row]:
@@ -97,6 +109,7 @@ def _rows(file: Blocks) -> list[_Row]:
                     (begin, deed.name, deed.line, plan.described(group, deed))
                     for begin, deed in zip(begins, group.deeds, strict=False)
                 ],
+                _held(len(begins), [plan.described(group, deed) for deed in group.deeds]),
             )
             for group, begins in zip(plan.groups, run.levels, strict=True)
         ]
@@ -108,6 +121,7 @@ def _rows(file: Blocks) -> list[_Row]:
                 (begin, step.name, step.line, str(step))
                 for begin, step in zip(begins, block.steps, strict=False)
             ],
+            _held(len(begins), [str(step) for step in block.steps]),
         )
         for block, begins in zip(file.every, levels(file), strict=True)
     ]
@@ -124,11 +138,11 @@ def as_text(file: Blocks, ranks: Sequence[int]) -> list[str]:
     lines = []
     rows = [row for row in _rows(file) if row.rank in ranks]
     wide = max((len(name) for row in rows for _, name, _, _ in row.steps), default=4) + 1
+    wide = max(wide, 5)
     for row in rows:
         cells = {begin: name for begin, name, _, _ in row.steps if name != "nop"}
-        line = "".join(
-            f"{cells.get(at, '.'):<{max(wide, 5)}}" for at in range(max(cells, default=-1) + 1)
-        )
+        line = "".join(f"{cells.get(at, '.'):<{wide}}" for at in range(max(cells, default=-1) + 1))
+        line += row.held
         lines.append(f"{row.name:<42} {line.rstrip()}".rstrip())
     return lines
 
@@ -138,7 +152,7 @@ def as_svg(file: Blocks, ranks: Sequence[int]) -> str:
 
     Ranks are apart. Above stand the levels, below what colours mean.
     """
-    rows, boxes, last, top = [], [], 0, _TOP
+    rows, boxes, last, top, widest = [], [], 0, _TOP, 0
     used: set[str] = set()
     shown = [row for row in _rows(file) if row.rank in ranks]
     wide = _STEP if file.plan is None else _PLAN_STEP
@@ -154,12 +168,17 @@ def as_svg(file: Blocks, ranks: Sequence[int]) -> str:
             used.add(look)
             title = f"<title>{escape(f'step {number}, line {line}: {words}')}</title>"
             boxes.append(_box(_LEFT + begin * wide, top, wide - 2, look, name, title))
+        if row.held:
+            ended = max((begin + 1 for begin, _, _, _ in row.steps), default=0)
+            left = _LEFT + ended * wide + 4
+            boxes.append(f'<text x="{left}" y="{top + 11}">{escape(row.held)}</text>')
+            widest = max(widest, left + len(row.held) * _LETTER)
         top += _ROW
     above = [
         f'<text x="{_LEFT + at * wide + 4}" y="{_TOP - 6}" fill="#666">{at}</text>'
         for at in range(last)
     ]
-    width = max(_LEFT + last * wide, 4 + _LEGEND * 3) + 8
+    width = max(_LEFT + last * wide, 4 + _LEGEND * 3, widest) + 8
     legend, across = [], (width - 8) // _LEGEND
     for place, look in enumerate(look for look in _LOOKS if look in used):
         x, y = 4 + place % across * _LEGEND, top + _BETWEEN + place // across * _ROW

@@ -1,7 +1,7 @@
 """A lowered file as an algorithm of a collective: what each rank exchanges."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -132,6 +132,12 @@ class Program:
             groups, each = (span // together, together) if apart else (1, span)
             return groups * self._messages(comm.messages, parts, together, each)
 
+        # A matching has the same messages in every turn.
+        counts = {
+            id(matching): {(one.sender, one.receiver): messages(one.span) for one in matching}
+            for each in rounds
+            for matching in each.matchings
+        }
         for wave in _overlapping(rounds, turns) if overlap else _plain(rounds, turns):
             for turn, each in wave:
                 yield from ((turn, one) for one in _before(each, rank))
@@ -141,7 +147,7 @@ class Program:
             # They depend on nothing of each other: each channel begins with another, so that as
             # many as a rank sends to keep a link to each of these busy all the time.
             begin = comm.channel % max(len(matchings), 1)
-            for group in self._groups([*matchings[begin:], *matchings[:begin]], messages):
+            for group in self._groups([*matchings[begin:], *matchings[:begin]], counts):
                 if len(group) == 1:
                     ((turn, matching),) = group
                     yield from ((turn, one) for one in _both(matching, rank))
@@ -169,16 +175,20 @@ class Program:
         return min(span * one, rows)
 
     def _groups(
-        self, matchings: list[_Matching], messages: Callable[[int], int]
+        self, matchings: list[_Matching], counts: dict[int, dict[tuple[int, int], int]]
     ) -> Iterator[list[_Matching]]:
         """Yields matchings that may all leave before any is waited for.
 
         Between two ranks, they have no more messages than slots: nobody waits for ever.
+
+        Args:
+            matchings: What goes together.
+            counts: Of each matching, by its identity, the messages from rank to rank.
         """
         group: list[_Matching] = []
         held: Counter[tuple[int, int]] = Counter()
         for matching in matchings:
-            new = {(one.sender, one.receiver): messages(one.span) for one in matching[1]}
+            new = counts[id(matching[1])]
             if any(held[pair] + count > self.slots for pair, count in new.items()) and group:
                 yield group
                 group, held = [], Counter()

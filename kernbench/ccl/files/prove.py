@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from kernbench.ccl.files.blocks import Blocks, Memory, Mode, Place
+from kernbench.ccl.files.blocks import Block, Blocks, Memory, Mode, Place, Step
 from kernbench.ccl.files.one_sided_proof import prove_plan
 from kernbench.ccl.files.run import UNBOUNDED, Links, Outcome, cycle_of, finished, least_slots, run
 from kernbench.ccl.files.verdict import SHOWN, Finding, Symbols, Verdict, differs, terms_of
@@ -70,6 +70,7 @@ class _Proof:
             if clock[event[0]] >= before[event[0]]:
                 self.idle.append(self.file.where(block, number))
             np.maximum(clock, before, out=clock)
+        self._check_apart(process, number, block, step)
         values = None
         if kind.receives:
             values, before = self._queues[self.links.out[process]].popleft()
@@ -89,6 +90,17 @@ class _Proof:
             self.chunks += step.count
         if step.publishes:
             self._published[process, number] = clock.copy()
+
+    def _check_apart(self, process: int, number: int, block: Block, step: Step) -> None:
+        """Notes a step that writes chunks which it also reads for others: its threads are many."""
+        if step.count == 1 or not (step.kind.reads and step.kind.stores):
+            return
+        source = self.memory.at(block.rank, step.source)
+        target = self.memory.at(block.rank, step.target)
+        if 0 < abs(source - target) < step.count:
+            chunk = self._chunk(block.rank, max(source, target))
+            text = f"{self.file.where(block, number)} reads and writes {chunk}, in any order"
+            self._note("race", f"{text}: its source and its target overlap")
 
     def _combine(self, values: list[int] | None, more: list[int]) -> list[int]:
         if values is None:
@@ -162,17 +174,17 @@ class _Proof:
                 wanted = self._sums.number(terms_of(file, rank, chunk))
                 has = self._values[rank][first + chunk]
                 if has != wanted:
-                    text = self._differs(rank, chunk, has, wanted)
-                    self._note("result", text + self._last_write(rank, first + chunk))
+                    last = self._last_write(rank, first + chunk)
+                    self._note("result", self._differs(rank, chunk, has, wanted, last) + last)
 
     def _last_write(self, rank: int, at: int) -> str:
         """Returns which step wrote a chunk last; nothing if the chunk has what it began with."""
         last = self._written[rank][at]
         return f"; last written by {self.file.where(self._every[last[0]], last[2])}" if last else ""
 
-    def _differs(self, rank: int, chunk: int, has: int, wanted: int) -> str:
+    def _differs(self, rank: int, chunk: int, has: int, wanted: int, last: str) -> str:
         place = f"{self.file.path}: rank {rank} ends with a wrong o[{chunk}]: "
-        return place + differs(self._sums, self.file.chunks, has, wanted)
+        return place + differs(self._sums, self.file.chunks, has, wanted, written=bool(last))
 
 
 def prove(file: Blocks, slots: int | None = None) -> Verdict:

@@ -135,8 +135,13 @@ class Lowered:
 
     @property
     def ways(self) -> int:
-        """To how many others a rank sends at a time, at most."""
+        """To how many others a rank sends at a time, at most.
+
+        Rounds of one peer each, as of sums that come in turn, go together in different turns.
+        """
         found = 1
+        if self.uneven(links=True):
+            found = max(Counter(sender for sender, _ in self.pairs).values(), default=1)
         for each in self.rounds:
             ends = {(one.sender, one.receiver) for group in each.matchings for one in group}
             found = max([found, *Counter(sender for sender, _ in ends).values()])

@@ -70,5 +70,8 @@ def _check_offsets(
     for used, (buffer, first) in ((step.kind.reads, step.source), (step.kind.stores, step.target)):
         last = first + step.count - 1
         if used and last >= extents[buffer]:
-            text = f"expected chunks of {buffer} up to {extents[buffer] - 1}; got {last}"
+            most = extents[buffer]
+            text = f"expected chunks of {buffer} up to {most - 1}; got {last}"
+            if not most:
+                text = f"expected {buffer}_chunks of at least {last + 1} for {block}; got 0"
             problems.add(Mark(step.line, step.column), "F4", f"{block} step {number}", text)

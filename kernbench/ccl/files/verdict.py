@@ -110,16 +110,19 @@ def terms_of(file: Blocks, rank: int, chunk: int) -> Terms:
     return tuple((r * chunks + c, 1) for r, c in terms)
 
 
-def differs(symbols: Symbols, chunks: int, has: int, wanted: int, grain: int = 1) -> str:
+def differs(
+    symbols: Symbols, chunks: int, has: int, wanted: int, grain: int = 1, *, written: bool
+) -> str:
     """Returns what one symbolic value misses of another, and has in its place.
 
     Args:
         symbols: What the numbers stand for.
         chunks: Parts of the whole buffer of the operation.
         grain: Parts of a chunk of the file.
+        written: Whether some step wrote the value.
     """
     if has < 0:
-        return "nobody wrote it"
+        return "it depends on what nobody wrote" if written else "nobody wrote it"
     got, want = dict(symbols.terms(has)), dict(symbols.terms(wanted))
 
     def named(term: int, many: int) -> str:
