@@ -51,7 +51,8 @@ _PARTS: Final = 16
 """Most parts of equal size, in order of the SIPs, into which a large machine is cut."""
 
 _HALF: Final = 2
-"""Ratio to the bound from which on a collective is reported as limited by something else."""
+"""Ratio to the bound from which on a collective is reported as limited by something else, and of
+a time to what takes half of it."""
 
 _SHOWN: Final = 4
 """Number of ranks up to which a report lists them."""
@@ -95,6 +96,8 @@ def shortfall(
     if time <= _HALF * bound.time:
         return None
     share = f"{100 * bound.time / time:.3g} % of the bound of the links"
+    if _HALF * issued >= time:
+        return f"limited by the host, which issues one in {issued / 1e6:.3g} us: {share}, {bound}"
     if time - issued <= _HALF * least:
         return f"limited by launch and latencies ({least / 1e6:.3g} us): {share}, {bound}"
     return f"limited by the messages of {algorithm}: {share}, {bound}"

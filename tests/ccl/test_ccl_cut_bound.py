@@ -134,11 +134,17 @@ def test_what_a_ring_leaves_on_a_mesh_is_said(make_topology: Make) -> None:
 def test_what_the_host_takes_is_not_laid_on_the_messages(
     topology: Callable[[str], Topology],
 ) -> None:
-    """An all-gather of 1 MiB takes 49 us, latencies 41 of them, and its host 57 us before."""
+    """An all-gather of 1 MiB takes 49 us, latencies 41 of them, and its host 56 us before.
+
+    As long as the host takes half, no other link and no other launch makes it much shorter.
+    """
     choices = Choices(None, (), topology("h200x8_x4_nodes"))
-    said = choices.shortfall("all_gather", MiB, range(32), 106 * 10**6)
+    said = choices.shortfall("all_gather", MiB, range(32), 113 * 10**6)
     assert said is not None
     assert said.startswith("limited by launch and latencies (40.7 us)")
+    said = choices.shortfall("all_gather", MiB, range(32), 112 * 10**6)
+    assert said is not None
+    assert said.startswith("limited by the host, which issues one in 56 us: ")
 
 
 def test_small_messages_of_a_library_do_not_keep_others_out(
