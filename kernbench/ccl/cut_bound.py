@@ -76,9 +76,18 @@ class CutBound:
 
     def __str__(self) -> str:
         return (
-            f"{self.time / 1e6:.4g} us: {self.nbytes / (1 << 20):.4g} MiB must leave {self.where}, "
-            f"over {self.rate / 1e9:.4g} GB/s"
+            f"{_digits(self.time / 1e6, 4)} us: {_digits(self.nbytes / (1 << 20), 4)} MiB must "
+            f"leave {self.where}, over {_digits(self.rate / 1e9, 4)} GB/s"
         )
+
+
+def _digits(amount: float, digits: int) -> str:
+    """Returns an amount with so many digits, and without an exponent where it is large.
+
+    Args:
+        amount: Zero or more.
+    """
+    return f"{amount:.{digits}g}" if amount < 10**digits - 0.5 else f"{amount:,.0f}"
 
 
 def shortfall(
@@ -97,9 +106,10 @@ def shortfall(
         return None
     share = f"{100 * bound.time / time:.3g} % of the bound of the links"
     if _HALF * issued >= time:
-        return f"limited by the host, which issues one in {issued / 1e6:.3g} us: {share}, {bound}"
+        host = f"the host, which issues one in {_digits(issued / 1e6, 3)} us"
+        return f"limited by {host}: {share}, {bound}"
     if time - issued <= _HALF * least:
-        return f"limited by launch and latencies ({least / 1e6:.3g} us): {share}, {bound}"
+        return f"limited by launch and latencies ({_digits(least / 1e6, 3)} us): {share}, {bound}"
     return f"limited by the messages of {algorithm}: {share}, {bound}"
 
 

@@ -8,7 +8,7 @@ import networkx
 import pytest
 from ccl_operations import even, simulate
 
-from kernbench.ccl.cut_bound import cut_bound
+from kernbench.ccl.cut_bound import CutBound, cut_bound, shortfall
 from kernbench.ccl.operations import OPERATIONS
 from kernbench.ccl.tuner import Choices
 from kernbench.topology import Topology
@@ -129,6 +129,14 @@ def test_what_a_ring_leaves_on_a_mesh_is_said(make_topology: Make) -> None:
     small = choices.shortfall("all_reduce", 1024, range(8), 8 * 10**6)
     assert small is not None
     assert small.startswith("limited by launch and latencies")
+
+
+def test_amounts_of_large_machines_have_no_exponents() -> None:
+    bound = CutBound(9999.4 * 1e6, 32_736.4 * MiB, 460_800e9, "the parts")
+    assert str(bound) == "9999 us: 32,736 MiB must leave the parts, over 460,800 GB/s"
+    said = shortfall(bound, 10**12, 1_900_400 * 1e6, "ring")
+    assert said is not None
+    assert said.startswith("limited by launch and latencies (1,900,400 us): ")
 
 
 def test_what_the_host_takes_is_not_laid_on_the_messages(
