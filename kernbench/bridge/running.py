@@ -227,7 +227,7 @@ class Run:
         __tracebackhide__ = True
         loop = self._process.engine.loop
         loop.clamps_late = True
-        same = SameRanks(nprocs, self._witnesses) if self._same_ranks else None
+        same = SameRanks(nprocs, self._witnesses, self._process) if self._same_ranks else None
         self._same = same
         if self.replicas is not None:
             self.replicas.begin()

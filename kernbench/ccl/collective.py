@@ -19,7 +19,7 @@ from kernbench.hw.pe import PeCosts
 from kernbench.memory import View
 from kernbench.sim_engine.command import Command
 from kernbench.sim_engine.engine import GraphEngine
-from kernbench.sim_engine.op_log import Record
+from kernbench.sim_engine.op_log import Record, Unkept
 from kernbench.sim_engine.shadow import compare
 from kernbench.tl.tile import Pointer
 
@@ -392,6 +392,8 @@ class Collective:
         part.done = True
         self._left -= 1
         if not self._left:
+            if self._engine.op_log.full and self._standing is not None:
+                self._log_unkept()
             for channel in self._channels:
                 if self._engine.op_log.full and self._standing is None:
                     self._log_spans(channel)
@@ -416,6 +418,15 @@ class Collective:
         self._commands.clear()
         self._parts.clear()
         self._channels.clear()
+
+    def _log_unkept(self) -> None:
+        """Notes when messages began that would be too many to keep."""
+        joined = max(part.start for part in self._parts.values())
+        for part in self._parts.values():
+            command = self._commands[part.rank]
+            key = command.host.rank, command.issued
+            begins = joined + self.prepared.start_up(part.rank)
+            self._engine.op_log.unkept[key] = Unkept(joined, begins)
 
     def _log_spans(self, channel: Channel) -> None:
         log, itemsize = self._engine.op_log, self.prepared.shape.dtype.itemsize

@@ -51,7 +51,8 @@ _PARTS: Final = 16
 """Most parts of equal size, in order of the SIPs, into which a large machine is cut."""
 
 _HALF: Final = 2
-"""Ratio to the bound from which on a collective is reported as limited by something else."""
+"""Ratio to the bound from which on a collective is reported as limited by something else, and of
+a time to what takes half of it."""
 
 _SHOWN: Final = 4
 """Number of ranks up to which a report lists them."""
@@ -75,9 +76,18 @@ class CutBound:
 
     def __str__(self) -> str:
         return (
-            f"{self.time / 1e6:.4g} us: {self.nbytes / (1 << 20):.4g} MiB must leave {self.where}, "
-            f"over {self.rate / 1e9:.4g} GB/s"
+            f"{_digits(self.time / 1e6, 4)} us: {_digits(self.nbytes / (1 << 20), 4)} MiB must "
+            f"leave {self.where}, over {_digits(self.rate / 1e9, 4)} GB/s"
         )
+
+
+def _digits(amount: float, digits: int) -> str:
+    """Returns an amount with so many digits, and without an exponent where it is large.
+
+    Args:
+        amount: Zero or more.
+    """
+    return f"{amount:.{digits}g}" if amount < 10**digits - 0.5 else f"{amount:,.0f}"
 
 
 def shortfall(
@@ -95,8 +105,11 @@ def shortfall(
     if time <= _HALF * bound.time:
         return None
     share = f"{100 * bound.time / time:.3g} % of the bound of the links"
+    if _HALF * issued >= time:
+        host = f"the host, which issues one in {_digits(issued / 1e6, 3)} us"
+        return f"limited by {host}: {share}, {bound}"
     if time - issued <= _HALF * least:
-        return f"limited by launch and latencies ({least / 1e6:.3g} us): {share}, {bound}"
+        return f"limited by launch and latencies ({_digits(least / 1e6, 3)} us): {share}, {bound}"
     return f"limited by the messages of {algorithm}: {share}, {bound}"
 
 

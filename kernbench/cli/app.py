@@ -10,12 +10,11 @@ import typer
 from kernbench import __version__
 from kernbench.cli import collective_app, sweep_options, torchrun_options
 from kernbench.cli.comparing import compare
-from kernbench.cli.option_table import outputs_of
-from kernbench.cli.output import Output
 from kernbench.cli.program_command import (
     Command,
     Plain,
     check_alone,
+    output_of_options,
     spec_of_options,
     with_options,
 )
@@ -107,7 +106,7 @@ def _run(
                     )
     except UsageError as error:
         raise typer.Exit(failed(error)) from None
-    output = Output(**{name: options[name] for name in outputs_of("run")})
+    output = output_of_options("run", options)
     raise typer.Exit(run_bench(spec, output, options["explore"], options["hash_seeds"]))
 
 

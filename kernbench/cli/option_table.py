@@ -329,6 +329,6 @@ def options_of(command: CommandName) -> list[Option]:
     return sorted(of_command(command, OPTIONS), key=lambda option: GROUPS.index(option.group))
 
 
-def outputs_of(command: CommandName) -> list[str]:
-    """Returns the names of the options of a command that say what a run shows and writes."""
-    return [option.name for option in of_command(command, OUTPUTS)]
+def outputs_of(command: CommandName) -> list[Option]:
+    """Returns the options of a command that say what a run shows and writes."""
+    return of_command(command, OUTPUTS)

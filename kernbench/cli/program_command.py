@@ -10,7 +10,8 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 import typer
 from typer.core import TyperCommand
 
-from kernbench.cli.option_table import GROUPS, OPTIONS, options_of
+from kernbench.cli.option_table import GROUPS, OPTIONS, options_of, outputs_of
+from kernbench.cli.output import Output
 from kernbench.run_spec import PytorchRun, RunSpec
 from kernbench.run_spec.options import CommandName, Option, of_command
 from kernbench.run_spec.specification import usual_of
@@ -181,6 +182,18 @@ def value_of(option: Option, options: Mapping[str, Any]) -> Any:
         return None if value is None else option.read(value)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option.flags[0]) from None
+
+
+def output_of_options(command: CommandName, options: Mapping[str, Any]) -> Output:
+    """Returns what a run shows and writes, as options of a command say.
+
+    Args:
+        options: Their values by name.
+
+    Raises:
+        typer.BadParameter: If a value is malformed.
+    """
+    return Output(**{each.name: value_of(each, options) for each in outputs_of(command)})
 
 
 def spec_of_options(

@@ -349,7 +349,8 @@ def _write_traces(ctx: RuntimeContext, output: Output) -> None:
 def _tell_missing(ctx: RuntimeContext, ranks: Sequence[int]) -> None:
     """Says which ranks a trace was to show that have done nothing, or did not run."""
     for rank in sorted(set(ranks) - {record.rank for record in ctx.engine.op_log.records}):
-        why = "it issued nothing"
+        there = rank < len(ctx.processes)
+        why = "it issued nothing" if there else f"the run has {len(ctx.processes)} ranks"
         for partition in ctx.collapsed:
             if rank < partition.ranks:
                 member = partition.class_of(rank).member

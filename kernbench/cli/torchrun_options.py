@@ -7,9 +7,12 @@ from typing import Annotated, Any, Final
 import typer
 
 from kernbench.cli import program_command
-from kernbench.cli.option_table import outputs_of
-from kernbench.cli.output import Output
-from kernbench.cli.program_command import spec_of_options, value_of, with_value
+from kernbench.cli.program_command import (
+    output_of_options,
+    spec_of_options,
+    value_of,
+    with_value,
+)
 from kernbench.run_spec import PytorchRun, RunSpec
 from kernbench.run_spec.options import MORE_NODES, NNODES, NPROC_PER_NODE, ONE_NODE
 
@@ -123,7 +126,7 @@ def torchrun(
         spec = with_devices(_on_all_devices(spec) if of_all_devices else spec)
     except UsageError as error:
         raise typer.Exit(failed(error)) from None
-    output = Output(**{name: options[name] for name in outputs_of("torchrun")})
+    output = output_of_options("torchrun", options)
     raise typer.Exit(run_bench(spec, output, options["explore"], options["hash_seeds"]))
 
 

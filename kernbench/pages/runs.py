@@ -175,7 +175,10 @@ def _log_sections(
         Section("By range of the program", range_charts(op_log, ranks.dispatch_ps)),
         Section("Slowest commands", _commands(command_table(records))),
         Section("Utilisation of devices over time", engine_charts(records, ranks, bins)),
-        Section("Utilisation of links over time", link_charts(records, topology, (start, end))),
+        Section(
+            "Utilisation of links over time",
+            link_charts(records, topology, (start, end), len(op_log.unkept)),
+        ),
         Section("Memory over time", memory),
     ]
 

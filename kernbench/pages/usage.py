@@ -254,16 +254,23 @@ def link_flows(
     return {name: flows[name] for name in latencies if name in flows}
 
 
-def link_charts(records: Iterable[Record], topology: Topology, span: Interval) -> list[Part]:
+def link_charts(
+    records: Iterable[Record], topology: Topology, span: Interval, unkept: int = 0
+) -> list[Part]:
     """Returns a chart of the links that carried something; nothing if none did.
 
     Args:
         records: Records of the run.
         span: The time of the chart, in picoseconds; longer if a message is on its way after it.
+        unkept: Number of collectives without records of their messages.
     """
     flows = link_flows(records, topology)
+    missing: list[Part] = []
+    if unkept:
+        text = f"Not counted are the messages of {unkept} collectives in which ranks stand for "
+        missing.append(Note(f"{text}others: they are not kept."))
     if not flows:
-        return []
+        return missing
     last = max(end for flow in flows.values() for _, end, _ in flow)
     bins = Bins(span[0], max(span[1], last))
     lengths = bins.lengths()
@@ -293,10 +300,10 @@ def link_charts(records: Iterable[Record], topology: Topology, span: Interval) -
     parts.append(
         Note(
             "100% is the bandwidth of the link for payload. "
-            + (f"{idle} other links of the machine carried nothing." if idle else "")
+            + (f"{idle} other links of the machine carried nothing." if idle and not unkept else "")
         )
     )
-    return parts
+    return parts + missing
 
 
 _QUIET: Final = 200

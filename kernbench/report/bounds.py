@@ -8,15 +8,16 @@ from kernbench.hw.attention import peak_of
 from kernbench.hw.explained import Explained, Resource, Spent
 from kernbench.report.breakdown import COMMUNICATION, COMPUTE
 from kernbench.report.records import is_engine
-from kernbench.sim_engine.op_log import Record
+from kernbench.sim_engine.op_log import Record, Unkept
 from kernbench.topology import Topology
 from kernbench.units import PS_PER_S
 
-Bound = Literal[Resource, "link", "protocol", "PCIe", "ranks", "beside", "host", "idle"]
+Bound = Literal[Resource, "link", "protocol", "messages", "PCIe", "ranks", "beside", "host", "idle"]
 """What time is spent on.
 
 Beside resources of a device: `link` and `protocol` are what a collective or message takes for its
-bytes and beyond them, `ranks` what it waits for others, `beside` what a kernel takes longer since
+bytes and beyond them, `messages` both together where the messages are not kept (`OpLog.unkept`),
+`ranks` what it waits for others, `beside` what a kernel takes longer since
 others run; `host` and `idle` are gaps of a device, see `RankBreakdown`.
 """
 
@@ -41,12 +42,15 @@ _Key = tuple[int, int]
 """Rank and time of issue: all records of a command have them."""
 
 
-def commands(records: Iterable[Record], topology: Topology) -> list[Command]:
+def commands(
+    records: Iterable[Record], topology: Topology, unkept: Mapping[_Key, Unkept]
+) -> list[Command]:
     """Returns the commands of streams that take time, in the order of the records.
 
     Args:
         records: Records of the run.
         topology: The machine.
+        unkept: Collectives of which no record has the messages, as the log knows them.
     """
     streams: list[Record] = []
     engines: dict[_Key, list[Record]] = {}
@@ -59,7 +63,7 @@ def commands(records: Iterable[Record], topology: Topology) -> list[Command]:
             "copy",
         ):
             streams.append(record)
-    together = _Together(streams, engines, topology)
+    together = _Together(streams, engines, topology, unkept)
     return [
         together.command(record)
         if record.category in COMMUNICATION
@@ -124,8 +128,10 @@ class _Together:
         streams: Iterable[Record],
         engines: Mapping[_Key, Sequence[Record]],
         topology: Topology,
+        unkept: Mapping[_Key, Unkept],
     ) -> None:
         self._topology: Final = topology
+        self._unkept: Final = unkept
         self._starts: Final[dict[object, int]] = {}
         self._sends: Final[dict[object, list[Record]]] = {}
         ends: dict[int, list[_Key]] = {}
@@ -163,12 +169,19 @@ class _Together:
         begins = min((send.start for send in sends), default=record.end)
         link = max(carried_ps(sends, self._topology).values(), default=0)
         parts: dict[tuple[Bound, str], Spent] = {}
+        unkept = self._unkept.get((record.rank, record.issued))
         told: tuple[tuple[Bound, int], ...] = (
             ("ranks", wait),
             ("launch", begins - max(record.start, self._starts[call])),
             ("link", link),
             ("protocol", left),
         )
+        if unkept is not None:
+            told = (
+                ("ranks", unkept.joined - record.start),
+                ("launch", unkept.begins - unkept.joined),
+                ("messages", left),
+            )
         for bound, ps in told:
             took = max(0, min(ps, left))
             left -= took

@@ -109,7 +109,8 @@ class Explanation:
         A kernel would save what its bound's full rate leaves of its time, hosts and other ranks
         what devices wait for them, and communication what no kernel hides of it.
         """
-        exposed = self.spent.get("link", 0) + self.spent.get("protocol", 0)
+        between: tuple[Bound, ...] = ("link", "protocol", "messages")
+        exposed = sum(self.spent.get(bound, 0) for bound in between)
         gains = [
             Gain("hosts that issue in time", self.spent.get("host", 0)),
             Gain("ranks that do not wait for each other", self.spent.get("ranks", 0)),
@@ -170,6 +171,7 @@ _IN_WORDS: Final[Mapping[Bound, str]] = {
     "launch": "launches",
     "link": "links",
     "protocol": "the protocol of what ranks do together",
+    "messages": "messages of ranks that stand for others, which are not kept",
     "ranks": "waiting for other ranks",
     "beside": "kernels that slow each other",
     "latency": "waiting for what was asked for",
@@ -203,7 +205,7 @@ def explanation(
     records = [
         record for record in full_records(op_log, "an explanation") if record.category != "range"
     ]
-    found = sorted(commands(records, topology), key=_order)
+    found = sorted(commands(records, topology, op_log.unkept), key=_order)
     hosts: dict[int, list[Interval]] = {}
     for record in records:
         hosts.setdefault(record.rank, []).append(host_interval(record, dispatch_ps))

@@ -26,8 +26,12 @@ def check_collapse(spec: RunSpec) -> None:
             cannot, or if roles are given for nothing.
     """
     if spec.collapse == "off":
-        for given, flag in ((spec.roles, "--roles"), (spec.witnesses, "--witnesses")):
-            if given is not None:
+        for given, flag in (
+            (spec.roles is not None, "--roles"),
+            (spec.witnesses is not None, "--witnesses"),
+            (spec.class_limit != RunSpec().class_limit, "--class-limit"),
+        ):
+            if given:
                 raise UsageError(
                     f"{flag} without --collapse exact: every rank is simulated then",
                     hint="add --collapse exact",

@@ -98,9 +98,18 @@ def spawn_on(
             [site_fact(call_site())],
         )
     if nprocs > len(ctx.devices):
+        topology, named = ctx.engine.topology, len(ctx.devices)
+        facts = [site_fact(call_site()), f"machine {topology.name}, one SIP a rank"]
+        if named < topology.world_size:
+            raise KernbenchError(
+                f"spawn of {nprocs} ranks on {named} of {topology.world_size} SIPs, which "
+                "--devices (devices=) names",
+                facts,
+                hint="spawn fewer ranks, or name more SIPs",
+            )
         raise KernbenchError(
-            f"spawn of {nprocs} ranks on a machine with {len(ctx.devices)} SIPs",
-            [site_fact(call_site()), f"machine {ctx.engine.topology.name}, one SIP a rank"],
+            f"spawn of {nprocs} ranks on a machine with {named} SIPs",
+            facts,
             hint="spawn fewer ranks, or choose a larger machine: --topology, machine= or, with "
             "pytest, --kb-machine",
         )

@@ -106,6 +106,18 @@ class Wait(NamedTuple):
     end: int
 
 
+class Unkept(NamedTuple):
+    """When a collective went on of which no record has the messages, in simulated picoseconds.
+
+    Attributes:
+        joined: When its last rank began.
+        begins: When messages may begin, which is after the start of the kernel.
+    """
+
+    joined: int
+    begins: int
+
+
 class MemoryChange(NamedTuple):
     """A block of HBM that a host asked for or gave back.
 
@@ -167,6 +179,8 @@ class OpLog:
         dropped: Number of records that were not kept because of the limit.
         totals: Sums of records by rank and category.
         loads: What ranks got in exchanges of tokens with those that share their experts.
+        unkept: Collectives without records of their messages, since ranks stand for others in them:
+            by rank and time of issue, as all records of a command have them.
         host_time: Returns the time of the host whose code runs, in picoseconds; a context sets it.
     """
 
@@ -177,6 +191,7 @@ class OpLog:
         self.waits: list[Wait] = []
         self.memory: list[MemoryChange] = []
         self.loads: list[Load] = []
+        self.unkept: dict[tuple[int, int], Unkept] = {}
         self.limit: int | None = None
         self.dropped = 0
         self.totals: dict[tuple[int, Category], Total] = {}

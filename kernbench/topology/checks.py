@@ -295,8 +295,10 @@ def _check_network_fields(loaded: Loaded[MachineSpec], system: SystemSpec) -> li
 
 
 def _line(loaded: Loaded[MachineSpec], field: str) -> str:
-    """Returns the origin of a field's value: `on line 3`, or the override."""
-    mark = loaded.marks[field]
+    """Returns the origin of a field's value: `on line 3`, the override, or that it is a default."""
+    mark = loaded.marks.get(field)
+    if mark is None:
+        return "by default"
     return f"on line {mark.line}" if mark.source.lines else f"of {mark.source.name}"
 
 

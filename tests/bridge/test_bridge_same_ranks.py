@@ -152,6 +152,13 @@ def test_witnesses_must_be_there() -> None:
         _run(_ddp, 4, same=False, witnesses=[3])
 
 
+def test_ranks_of_several_kinds_of_sips_cannot_be_the_same() -> None:
+    """One of a slow SIP would be timed as fast as rank 0."""
+    slow = ("system.sips.changed=[{which: [2], sip: {launch: 30 us}}]",)
+    with pytest.raises(UsageError, match=r"rank 2 has sip2, .* \(system.sips.changed\)"):
+        _run(_ddp, 4, same=True, overrides=slow)
+
+
 def test_ranks_with_numbers_cannot_be_the_same() -> None:
     with pytest.raises(UsageError, match="each have their own"):
         _run(_ddp, 4, same=True, data=True)

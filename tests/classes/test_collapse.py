@@ -167,8 +167,13 @@ def test_many_drawn_programs_on_many_ranks() -> None:
             "--witnesses without --collapse exact: every rank is simulated then\n"
             "  hint: add --collapse exact",
         ),
+        (
+            {"class_limit": 3, "data": False},
+            "--class-limit without --collapse exact: every rank is simulated then\n"
+            "  hint: add --collapse exact",
+        ),
     ],
-    ids=["data", "fidelity", "roles", "witnesses"],
+    ids=["data", "fidelity", "roles", "witnesses", "class limit"],
 )
 def test_what_does_not_go_together(dials: dict[str, object], report: str) -> None:
     with pytest.raises(UsageError) as caught:

@@ -20,8 +20,10 @@ from kernbench.cli.output import Output
 from kernbench.cli.run import run_bench
 from kernbench.errors import UsageError
 from kernbench.parallel.groups import ProcessGroupCollection
+from kernbench.report.explanation import explanation
 from kernbench.run_spec import RunSpec
 from kernbench.run_spec.values import Collapse
+from kernbench.runtime_api.context import RuntimeContext
 from kernbench.testing import Kernbench
 
 
@@ -207,6 +209,38 @@ def test_the_command_line_says_the_classes(
     events = json.loads(trace.read_text())["traceEvents"]
     names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
     assert names == {"rank 16 (sip16)", "links"}
+
+
+def _spent(collapse: Collapse) -> dict[str, float]:
+    """Returns the shares of what the time of ranks of two stages is spent on, one of them late."""
+
+    def worker(rank: int) -> None:
+        dist.init_process_group("nccl")
+        whole = dist.device_mesh.init_device_mesh("cuda", (2, 4), mesh_dim_names=("pp", "tp"))
+        x = torch.ones(1 << 20, device="cuda")
+        if rank < 4:
+            x = x + x
+        dist.all_reduce(x, group=whole.get_group("tp"))
+        dist.all_reduce(x, group=whole.get_group("pp"))
+        dist.destroy_process_group()
+
+    spec = RunSpec(topology="h200x8", data=False, record="full", collapse=collapse)
+    ctx = RuntimeContext(spec)
+    ctx.roles = lambda rank: f"stage {rank // 4}"
+    ctx.multiprocessing.spawn(worker, nprocs=8)
+    told = explanation(ctx.engine.op_log, ctx.engine.topology, 0)
+    return {bound: told.share(bound) for bound in told.spent}
+
+
+def test_what_bounds_a_run_is_the_same_where_ranks_stand_for_others() -> None:
+    """But for what messages take for their bytes and beyond them, where they are not kept."""
+    live, collapsed = _spent("off"), _spent("exact")
+    assert "messages" not in live
+    assert collapsed["messages"] > 0.1
+    assert live["ranks"] > 0
+    for told in (live, collapsed):
+        told["messages"] = told.pop("link") + told.pop("protocol") + told.get("messages", 0)
+    assert collapsed == pytest.approx(live, abs=0.002)
 
 
 @pytest.mark.parametrize("bench", [benches.ccl_allreduce, benches.moe, benches.transformer])

@@ -145,7 +145,7 @@ def test_options_become_a_specification() -> None:
         "--set defaults.n_elem=8 --devices 0,2 --default-device cpu --data off --fidelity tile "
         "--shadow --eager-limit 4096 "
         "--watchdog 2.5 --max-time 1.5ms --step-budget 10 --group-limit 4 --seed 9 --schedule 2.1 "
-        "--trace a.json --report d.html --trace-limit 7 "
+        "--trace a.json --trace-ranks 0,2 --report d.html --trace-limit 7 "
         "--flight-recorder b --json c --breakdown --explain-time --quiet -- --op 'two words'"
     )
     spec, output, tries = _said(shlex.split(text))
@@ -170,6 +170,7 @@ def test_options_become_a_specification() -> None:
     )
     assert output == Output(
         trace=Path("a.json"),
+        trace_ranks=(0, 2),
         report=Path("d.html"),
         trace_limit=7,
         flight_recorder=Path("b"),
@@ -179,6 +180,15 @@ def test_options_become_a_specification() -> None:
         quiet=True,
     )
     assert tries == (0, 0)
+
+
+def test_a_trace_of_some_ranks_says_which_are_not_there(bench: str) -> None:
+    said = _run(f"run {bench} --trace a.trace --trace-ranks 1,3")
+    assert said == "kernbench: the trace does not show rank 3: the run has 3 ranks\n"
+    events = json.loads(Path("a.trace").read_text())["traceEvents"]
+    names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert names == {"rank 1 (sip1)", "links"}
+    assert "expected ranks with commas" in _run(f"run {bench} --trace a --trace-ranks one", 2)
 
 
 def test_the_usual_values_are_those_of_a_specification() -> None:

@@ -18,7 +18,9 @@ from kernbench.following.tapes import WORLD, Page, Tape
 from kernbench.following.witnesses import RanksDifferError, witnesses_of
 from kernbench.process.process import current_process
 from kernbench.ranks.spawn_errors import SpawnException
+from kernbench.run_spec import RunSpec
 from kernbench.runtime_api import ranges
+from kernbench.runtime_api.context import RuntimeContext
 from kernbench.testing import Kernbench
 
 Program = Callable[[int, Tape | None], None]
@@ -171,6 +173,34 @@ def test_times_are_as_if_every_rank_had_run_the_program(
     each = _times(kernbench, program, same=False)
     assert each[0]
     assert _times(kernbench, program, same=True, witnesses=witnesses) == each
+
+
+@pytest.mark.parametrize(
+    ("change", "report"),
+    [
+        ("link: {bandwidth: 5 GB/s, latency: 3 us}", None),
+        ("sip: {launch: 30 us}", "--same-ranks: rank 2 has sip5, which is not as sip0 of rank 0"),
+    ],
+)
+def test_ranks_that_repeat_have_sips_as_the_first_one_has(
+    kernbench: Kernbench, change: str, report: str | None
+) -> None:
+    """A link of its own is simulated for each rank; what kernels take is repeated."""
+    fields: dict[str, Any] = {
+        "devices": (0, 1, 5, 7),
+        "overrides": (f"system.sips.changed=[{{which: [5], {change}}}]",),
+    }
+    context = RuntimeContext(RunSpec(data=False, **fields))
+    main = context.main
+    if report is not None:
+        with pytest.raises(UsageError, match=report):
+            SameRanks(4, None, main)
+        SameRanks(2, None, main)
+        return
+    SameRanks(4, None, main)
+    assert _times(kernbench, _works, same=True, **fields) == _times(
+        kernbench, _works, same=False, **fields
+    )
 
 
 def _products_beside(rank: int, tape: Tape | None) -> None:

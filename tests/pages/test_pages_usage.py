@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from page_reader import parts
 
 from kernbench.pages.bins import Bins
-from kernbench.pages.page import Bars, Page, Strips
+from kernbench.pages.page import Bars, Note, Page, Strips
 from kernbench.pages.runs import Run, of_run
 from kernbench.pages.usage import (
     Ranks,
@@ -147,6 +147,9 @@ def test_links_carry_what_was_sent() -> None:
 
 def test_nothing_is_shown_of_links_and_memories_that_nobody_used() -> None:
     assert link_charts([], TOPOLOGY, (0, 10)) == []
+    (note,) = link_charts([], TOPOLOGY, (0, 10), 2)
+    assert isinstance(note, Note)
+    assert note.text.startswith("Not counted are the messages of 2 collectives")
     assert memory_charts([], TOPOLOGY, Bins(0, 10)) == []
     assert (
         memory_charts([MemoryChange(0, 1, 64), MemoryChange(0, 1, -64)][1:], TOPOLOGY, Bins(0, 9))

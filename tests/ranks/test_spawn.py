@@ -20,6 +20,7 @@ from kernbench import tl
 from kernbench.des import ThreadPool, current_carrier
 from kernbench.errors import KernbenchError
 from kernbench.ranks.spawn_errors import RankAborted
+from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.multiprocessing import SpawnException, _drain_pending, spawn_on
 from kernbench.testing import Kernbench
@@ -254,6 +255,15 @@ def test_an_abort_that_is_swallowed_for_ever_is_reported(kernbench: Kernbench) -
 def test_more_ranks_than_sips_says_both(kernbench: Kernbench) -> None:
     with pytest.raises(KernbenchError, match="9 ranks on a machine with 8 SIPs"):
         kernbench.spawn(lambda rank: None, nprocs=9)
+
+
+def test_more_ranks_than_named_sips_says_who_names_them() -> None:
+    context = RuntimeContext(RunSpec(devices=(3, 5)))
+    with pytest.raises(KernbenchError) as caught:
+        context.multiprocessing.spawn(lambda rank: None, nprocs=3)
+    said = str(caught.value)
+    assert said.startswith("spawn of 3 ranks on 2 of 8 SIPs, which --devices (devices=) names\n")
+    assert said.endswith("  hint: spawn fewer ranks, or name more SIPs")
 
 
 @pytest.mark.parametrize("nprocs", [0, -1, 2.0, True, "2"])

@@ -15,10 +15,10 @@ from kernbench.config import load, shipped
 from kernbench.hw.explained import Explained, Resource, Spent
 from kernbench.hw.programs import GridPrice, Occupancy
 from kernbench.report import Explanation, breakdown, explanation, explanation_lines
-from kernbench.report.explanation import MUCH
+from kernbench.report.explanation import MUCH, Gain
 from kernbench.report.explanation_lines import WIDTH, much_by_bytes
 from kernbench.report.nearness import Laws, Near, Nearness
-from kernbench.sim_engine.op_log import OpLog, Record
+from kernbench.sim_engine.op_log import OpLog, Record, Unkept
 from kernbench.testing import Kernbench
 from kernbench.topology import load_topology
 
@@ -194,6 +194,24 @@ def test_a_collective_waits_then_launches_then_sends() -> None:
     (row,) = told.rows
     assert (row.bound, row.achieved, row.law) == ("protocol", None, "ccl.ring")
     assert told.busiest == ("sip0->sip1", 30 * _US)
+
+
+def test_a_collective_whose_messages_are_not_kept_is_not_laid_on_its_launch() -> None:
+    """Rank 0 stands for others; the last of all comes 20 us after it, and the launch takes 5."""
+    log = log_of([_collective(0, 0)])
+    log.unkept[0, 0] = Unkept(20 * _US, 25 * _US)
+    took = log.records[0].end
+    told = explanation(log, _SIP8, 0)
+
+    assert told.spent == {
+        "ranks": 20 * _US,
+        "launch": 5 * _US,
+        "messages": took - 25 * _US,
+    }
+    (row,) = told.rows
+    assert (row.bound, row.achieved, row.law) == ("messages", None, "ccl.ring")
+    assert told.verdict.startswith("bound by messages of ranks that stand for others")
+    assert told.gains[0] == Gain("communication hidden behind kernels", took - 25 * _US)
 
 
 def test_a_kernel_of_the_program_is_bound_by_the_engine_that_is_busy_longest() -> None:

@@ -259,6 +259,13 @@ def test_the_text_of_each_mistake(
     assert told(entry) == "\n".join(lines)
 
 
+def test_cubes_of_which_the_file_says_nothing_must_stay_too(told: Callable[..., str]) -> None:
+    text = shipped_machines()["h200x8"].read_text().replace("    cubes:\n      shape: [1, 1]\n", "")
+    assert "cubes:" not in text
+    said = told("{which: [1], sip: {cubes: {shape: [2, 2]}}}", text=text)
+    assert "sip.cubes.shape: expected 1 x 1 as by default, since links leave all SIPs" in said
+
+
 def test_one_value_of_a_sip_is_said_once(told: Callable[..., str]) -> None:
     entries = (
         "{which: [1, 2], sip: {launch: 2 us, pe: {issue: 1 ns}}, link: {latency: 1 us}}",
