@@ -105,7 +105,7 @@ def test_a_library_takes_the_place_of_an_operation_of_pytorch(data: bool) -> Non
 
     def seven_times(first: Any, second: Any, *, alpha: int = 1) -> Any:
         del second, alpha
-        called.append(first.device.type)
+        asked.append(first.device.type)
         return torch.mul(first, 7)
 
     def worker(_: int) -> Any:
@@ -126,11 +126,11 @@ def test_a_library_takes_the_place_of_an_operation_of_pytorch(data: bool) -> Non
             sums()
         return found
 
-    called: list[str] = []
+    asked: list[str] = []
     ((*found,),) = on_ranks(worker, data=data)
     own, theirs = ([2.0] * 3, [7.0] * 3) if data else ([3] * 3, [3] * 3)
     assert found == [*own, 2.0, *(2 * [*theirs, 2.0, *own, 2.0])]
-    assert called == ["cuda"] * 6
+    assert asked == ["cuda"] * 6
 
 
 def test_numbers_among_the_operands_reach_a_library_as_numbers() -> None:

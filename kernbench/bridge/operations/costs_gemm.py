@@ -51,11 +51,7 @@ def matmul(first: int, *, turned: bool = False) -> Formula:
 
 
 def _grouped(ends: int) -> Formula:
-    """Returns the time of a product of each group of rows, or of columns, in one launch.
-
-    Args:
-        ends: Place among the arguments of where the groups end; also called `offs`.
-    """
+    """Returns the time of a product of each group of rows, or of columns, in one launch."""
 
     def duration(library: Library, args: Any, kwargs: Any, out: Any) -> int:
         left, right = args[0], args[1]

@@ -23,12 +23,7 @@ _ATEN: Final = torch.ops.aten
 
 
 def _batch_norm(training: int | bool) -> Formula:
-    """Returns the time of a batch norm.
-
-    Args:
-        training: Place of the argument that says whether it computes statistics, or whether it
-            always does.
-    """
+    """Returns the time of a batch norm, with statistics always, or as an argument at a place says."""
 
     def duration(library: Library, args: Any, kwargs: Any, out: Any) -> int:
         del kwargs, out

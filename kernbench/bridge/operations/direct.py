@@ -81,9 +81,9 @@ class Way:
 
     def __init__(self, func: Any) -> None:
         self.func: Final = func
-        self.composite: Final = isinstance(func, OpOverload) and (
-            torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _IMPLICIT.name)
-        )
+        self.composite: Final = isinstance(func, OpOverload) and [  # unless CUDA has one kernel
+            torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key) for key in _COMPOSITE
+        ] == [True, False]
         self.views: Final = _is_view(func)
         kind = "" if self.views else kind_of(func)
         self.open = self.views or (bool(kind) and _is_simple(func))
@@ -145,6 +145,7 @@ def _is_view(func: Any) -> bool:
 
 
 _IMPLICIT: Final = DispatchKey.CompositeImplicitAutograd
+_COMPOSITE: Final = _IMPLICIT.name, "CPU"  # which has those of CUDA, too
 _WAYS: Final[WeakKeyDictionary[GraphEngine, dict[int, dict[int, Way]]]] = WeakKeyDictionary()
 
 

@@ -1,5 +1,6 @@
 """What libraries define in Python of operations: by `custom_op`, `triton_op` and `Library.impl`."""
 
+from collections.abc import Iterable
 from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
@@ -29,14 +30,18 @@ _ALL: Final = WeakSet[Kept[Any, Any]]()
 class _Impls(set[str]):
     def add(self, name: str) -> None:
         super().add(name)
-        for kept in _ALL:
-            kept.clear()
+        _forget([name])
 
     def __isub__(self, names: Any) -> Any:  # type: ignore[misc]
         self.difference_update(names)
+        _forget(names)
+        return self
+
+
+def _forget(names: Iterable[str]) -> None:
+    if any(name.rpartition("/")[2] in _KERNELS for name in names):
         for kept in _ALL:
             kept.clear()
-        return self
 
 
 _IMPLS: Final = _Impls(torch.library._impls)
