@@ -23,7 +23,7 @@ _ATEN: Final = torch.ops.aten
 
 
 def _batch_norm(training: int | bool) -> Formula:
-    """Returns the time of a batch norm, with statistics always, or as an argument at a place says."""
+    """Returns the time of a batch norm, with statistics always or as a place's argument says."""
 
     def duration(library: Library, args: Any, kwargs: Any, out: Any) -> int:
         del kwargs, out
