@@ -1,7 +1,7 @@
 """What libraries define in Python of operations: by `custom_op`, `triton_op` and `Library.impl`."""
 
 from collections.abc import Iterable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from weakref import WeakSet
 
 import torch
@@ -11,11 +11,8 @@ from kernbench.bridge.operations.costs import Cost
 _KERNELS: Final = ("CUDA", "CPU", "CompositeExplicitAutograd")
 """For what a library registers what its operation does."""
 
-K = TypeVar("K")
-V = TypeVar("V")
 
-
-class Kept(dict[K, V]):
+class Kept(dict[Any, Any]):
     """What is known of operations, until a library defines one anew."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
@@ -24,18 +21,27 @@ class Kept(dict[K, V]):
         _ALL.add(self)
 
 
-_ALL: Final = WeakSet[Kept[Any, Any]]()
+_ALL: Final = WeakSet[Kept]()
 
 
 class _Impls(set[str]):
     def add(self, name: str) -> None:
         super().add(name)
+        _OF_PYTORCH.discard(name)
         _forget([name])
 
     def __isub__(self, names: Any) -> Any:  # type: ignore[misc]
-        self.difference_update(names)
+        self.difference_update(one for one in names if not _is_anew(one))
         _forget(names)
         return self
+
+
+def _is_anew(name: str) -> bool:
+    """Returns whether another library has defined what a library that goes away had."""
+    full, _, key = name.replace("/", "::", 1).partition("/")
+    there = key in _KERNELS and full in torch._C._dispatch_get_all_op_names()
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return there and not full.startswith("aten::") and has(full, key)
 
 
 def _forget(names: Iterable[str]) -> None:
@@ -45,18 +51,15 @@ def _forget(names: Iterable[str]) -> None:
 
 
 _IMPLS: Final = _Impls(torch.library._impls)
+_NATIVE: Final = " ".join(one for one in _IMPLS if one.startswith("_native/"))
+_OF_PYTORCH: Final = {
+    one for one in _IMPLS if f"/{one.split('/')[1].replace('.', '_')}_" in _NATIVE
+}
+"""What PyTorch itself defines (`torch._native`), which needs a GPU."""
 torch.library._impls = _IMPLS  # of which PyTorch tells nobody that it changes
 
 
 def defined(func: Any, cost: Cost) -> bool:
-    """Returns whether a library defines what an operation does on a device.
-
-    Args:
-        func: The operation.
-        cost: What it is on a device; of what has a price, a library may have a kernel for CUDA.
-    """
-    name = func._name.replace("::", "/")
-    of_pytorch = f"_native/{name.partition('/')[2]}_native_0/CUDA" in _IMPLS  # which need a GPU
-    return not of_pytorch and any(
-        f"{name}/{key}" in _IMPLS for key in _KERNELS[: 3 - 2 * cost.known]
-    )
+    """Returns whether a library defines what an operation does: for CUDA, if it has a price."""
+    name, keys = func._name.replace("::", "/"), _KERNELS[: 3 - 2 * cost.known]
+    return not _IMPLS.intersection(f"{name}/{key}" for key in keys) <= _OF_PYTORCH
