@@ -1,4 +1,4 @@
-"""Real kills of a sweep, as many as fit into 20 s; `kills.py 500` does as many as one wants."""
+"""A few real kills of a sweep; `kills.py 500` does as many as one wants."""
 
 import os
 import re
@@ -14,9 +14,9 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.slow
 @pytest.mark.parametrize("share", [0.0, 0.3], ids=["files", "workers"])
 def test_kills_at_random_moments_lose_nothing(share: float) -> None:
-    script = [sys.executable, str(ROOT / "tests" / "sweeps" / "kills.py"), "500"]
+    script = [sys.executable, str(ROOT / "tests" / "sweeps" / "kills.py"), "6"]
     ran = subprocess.run(
-        [*script, "--seconds", "6", "--workers", str(share)],
+        [*script, "--workers", str(share)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
@@ -25,5 +25,5 @@ def test_kills_at_random_moments_lose_nothing(share: float) -> None:
     assert ran.returncode == 0, ran.stderr
     told = re.fullmatch(r"(\d+) kills, (\d+) sweeps with all runs once\n", ran.stdout)
     assert told is not None
-    assert int(told[1]) > 3
+    assert int(told[1]) == 6
     assert int(told[2]) > 2
