@@ -149,7 +149,7 @@ def _all_end(receives: list[list[int]], sources: list[list[int]], leaves: list[l
         done[rank] = place
         if place < len(steps):
             waiting.setdefault(others[place], []).append(rank)
-        if at[rank] > before or at[rank] == _END:
+        if at[rank] > before:
             ready += waiting.pop(rank, ())
     return all(reached == _END for reached in at)
 

@@ -1,6 +1,6 @@
 """Accesses of some programs: lanes that masks leave on, bytes that are fetched, where they add."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from typing import Final
 
@@ -40,6 +40,28 @@ def _masks(needs: Needs) -> Iterator[tuple[Operation, Value, set[int]]]:
             found = _known(needs, mask)
             if found is not None:
                 yield operation, mask, found
+
+
+def _pointing(
+    needs: Needs, needed: set[int], wanted: Callable[[Operation], bool]
+) -> Iterator[tuple[Operation, list[Value]]]:
+    """Yields accesses whose addresses depend on no numbers in memory, with pointer and mask.
+
+    Args:
+        needs: Of the function.
+        needed: Gets the numbers of what these depend on.
+        wanted: Whether an operation is asked for; its first operand is a pointer.
+    """
+    masks = {id(operation): (mask, found) for operation, mask, found in _masks(needs)}
+    for operation in needs.operations:
+        if not wanted(operation):
+            continue
+        pointer = operation.operands[0]
+        found = _known(needs, pointer)
+        if found is not None:
+            mask, also = masks.get(id(operation), (None, set()))
+            needed |= found | also
+            yield operation, [pointer] if mask is None else [pointer, mask]
 
 
 def _look(compiler: Compiler, operation: Operation) -> Step:
@@ -138,24 +160,16 @@ class Addresses(Slice):
     HANDLERS: Mapping[str, Handler] = {_SECTORS: _fetch, "scf.for": _once}
 
     def _marks(self, needs: Needs, needed: set[int]) -> dict[int, Operation]:
-        masks = {id(operation): (mask, found) for operation, mask, found in _masks(needs)}
         marks = {}
-        for operation in needs.operations:
-            kind = moved(operation) if operation.name in MASKED else None
-            pointer = operation.operands[0] if operation.operands else None
-            if kind is None or pointer is None or kind.numel == 1:
-                continue
-            found = _known(needs, pointer)
-            if found is None:
-                continue
-            mask, also = masks.get(id(operation), (None, set()))
-            needed |= found | also
+        for operation, operands in _pointing(
+            needs, needed, lambda one: one.name in MASKED and moved(one).numel > 1
+        ):
+            kind = moved(operation)
             told: dict[str, Attribute] = {
                 "site": id(operation),
                 "shape": kind.shape,
                 "bytes": kind.dtype.itemsize,
             }
-            operands = [pointer] if mask is None else [pointer, mask]
             marks[id(operation)] = Operation(_SECTORS, operands, attributes=told)
         return marks
 
@@ -169,18 +183,8 @@ class Requests(Slice):
     HANDLERS: Mapping[str, Handler] = {_REQUESTS: _ask, "scf.for": _once}
 
     def _marks(self, needs: Needs, needed: set[int]) -> dict[int, Operation]:
-        masks = {id(operation): (mask, found) for operation, mask, found in _masks(needs)}
-        marks = {}
-        for operation in needs.operations:
-            if operation.name not in ATOMICS or operation.name == "tt.descriptor_reduce":
-                continue
-            pointer = operation.operands[0]
-            found = _known(needs, pointer)
-            if found is None:
-                continue
-            mask, also = masks.get(id(operation), (None, set()))
-            needed |= found | also
+        marks, pointed = {}, ATOMICS - {"tt.descriptor_reduce"}  # a descriptor is no pointer
+        for operation, operands in _pointing(needs, needed, lambda one: one.name in pointed):
             told: dict[str, Attribute] = {"site": id(operation), "shape": moved(operation).shape}
-            operands = [pointer] if mask is None else [pointer, mask]
             marks[id(operation)] = Operation(_REQUESTS, operands, attributes=told)
         return marks

@@ -67,23 +67,27 @@ def test_all_ranks_wait_for_the_left_one_that_waits_itself(told: Told) -> None:
         ) in found
 
 
-def test_a_rank_that_leaves_at_once_is_named_first(told: Told) -> None:
-    line = "comm.exchange(send=0, to=right, receive=0, source=left)"
-    found = told(f"    if r == 2: return\n    {line}\n")
+@pytest.mark.parametrize(
+    ("before", "line", "column"),
+    [
+        ("if r == 2: return\n    ", "comm.exchange(send=0, to=right, receive=0, source=left)", 5),
+        (
+            "for s in range(n - 1 - (r == 2)):\n        ",
+            "comm.exchange(send=(r - s) % n, to=right, receive=(r - s - 1) % n, source=left)",
+            9,
+        ),
+    ],
+    ids=["leaves at once", "a turn fewer"],
+)
+def test_a_rank_that_ends_before_its_partners_is_named_first(
+    told: Told, before: str, line: str, column: int
+) -> None:
+    found = told(f"    {before}{line}\n")
     first = found.index(f"AlgorithmError: {STUCK}") + 1
+    place = f"at mine.py:6:{column}: {line}"
     assert found[first : first + 2] == [
-        f"rank 3 waits for a message from rank 2, which has ended, at mine.py:6:5: {line}",
-        f"rank 1 sends what rank 2 never receives, at mine.py:6:5: {line}",
-    ]
-
-
-def test_a_rank_with_a_turn_fewer(told: Told) -> None:
-    line = "comm.exchange(send=(r - s) % n, to=right, receive=(r - s - 1) % n, source=left)"
-    found = told(f"    for s in range(n - 1 - (r == 2)):\n        {line}\n")
-    first = found.index(f"AlgorithmError: {STUCK}") + 1
-    assert found[first : first + 2] == [
-        f"rank 3 waits for a message from rank 2, which has ended, at mine.py:6:9: {line}",
-        f"rank 1 sends what rank 2 never receives, at mine.py:6:9: {line}",
+        f"rank 3 waits for a message from rank 2, which has ended, {place}",
+        f"rank 1 sends what rank 2 never receives, {place}",
     ]
 
 
