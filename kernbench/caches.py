@@ -100,7 +100,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "hw.machines": _MACHINES,
     "tl.machines": _MACHINES,
     "topology.machines": _MACHINES,
-    "topology.turned": _MACHINES,
+    "topology.alike": _MACHINES,
     # Of one machine.
     "ccl.alike": 1 << 16,  # as for paths
     "ccl.choices": 4096,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Final, Protocol
 
-from kernbench.ccl.at_once import AtOnce, at_once, whole_of
+from kernbench.ccl.at_once import AtOnce, at_once
 from kernbench.ccl.company import Companies, Company
 from kernbench.ccl.costs import RankCosts, Span
 from kernbench.ccl.cycles import Cycles
@@ -32,6 +32,7 @@ from kernbench.tl.misfits import told
 from kernbench.tl.program import Program, Trace
 from kernbench.tl.tile import Pointer
 from kernbench.topology import Topology
+from kernbench.topology.alike import alike_in
 
 Timing = tuple[list[int], list[Span]]
 """When each rank is done, in picoseconds, and the messages that were sent."""
@@ -86,11 +87,11 @@ class ChannelPlan:
     @cached_property
     def at_once(self) -> AtOnce | None:
         """All ranks that begin at once, timed as one; None if one does not tell of all."""
-        machine = None if self.setting.of_chunks else whole_of(self.topology, self.sips)
-        formula = None if machine is None else self.program.formula
-        if machine is None or formula is None:
+        machine = None if self.setting.of_chunks else alike_in(self.topology, self.sips)
+        plan = None if machine is None else self.program.told_by_one(machine)
+        if machine is None or plan is None:
             return None
-        return at_once(machine, formula, self.cut(formula.cuts), self.costs)
+        return at_once(machine, plan, self.cut(plan.cuts), self.costs)
 
     @cached_property
     def layout(self) -> Layout:
@@ -240,6 +241,8 @@ def together(
     Returns:
         When each rank is done, in picoseconds, and the messages; no messages without `trace`.
     """
+    if prepared.at_once is not None and not (trace or any(skews)):
+        return [prepared.at_once.picoseconds] * len(skews), []
     plan = prepared.plan
     assert plan is not None
     if prepared.apart:
@@ -452,7 +455,12 @@ class Channel:
         claims, once = self._engine.network.claims, self._prepared.at_once
         assert once is not None
         self.claim = claims.take(
-            self._prepared.use, self._line, self._repeat, self._released, stands=self._ranks.stands
+            self._prepared.use,
+            self._line,
+            self._repeat,
+            self._released,
+            apart=True,
+            stands=self._ranks.stands,
         )
         claims.hold_all(self.claim)
         self._as_one = start, start + once.picoseconds

@@ -13,7 +13,6 @@ from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
 from kernbench.ccl.plan import Exchange
-from kernbench.ccl.runs import Run
 from kernbench.des import Owner, order
 from kernbench.hw.network import Network, Traffic
 from kernbench.hw.pe import PeTimeline
@@ -124,8 +123,13 @@ class Replayed(Protocol):
         """Returns the owner of a rank's messages."""
         ...
 
-    def runs_of(self, rank: int, step: Exchange) -> tuple[Run, ...]:
-        """Returns the turns of an exchange."""
+    def alike(self, rank: int, before: int, now: int) -> int:
+        """Returns how many exchanges of a rank, from one on, are as those from an earlier one on.
+
+        Args:
+            before: Number of the earlier one.
+            now: Number of the later one.
+        """
         ...
 
 
@@ -526,18 +530,10 @@ def _again(replay: Replayed, walk: Walk, before: _Place, now: _Place) -> int | N
     """
     if before == now:
         return None
-    done, same = now[0] - before[0], 0
+    done = now[0] - before[0]
     if done <= 0 or before[1:] != now[1:]:
         return 0
-    for then, later in zip(walk.steps[before[0] :], walk.steps[now[0] :], strict=False):
-        if (then.to, then.source, then.combine) != (later.to, later.source, later.combine):
-            break
-        if (then.send < 0, then.receive < 0) != (later.send < 0, later.receive < 0):
-            break
-        if replay.runs_of(walk.rank, then) != replay.runs_of(walk.rank, later):
-            break
-        same += 1
-    return max(same - 1, 0) // done
+    return max(replay.alike(walk.rank, before[0], now[0]) - 1, 0) // done
 
 
 def _add_queues(replay: Replayed, shape: list[Any], parts: list[_Part]) -> None:

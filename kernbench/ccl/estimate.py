@@ -27,8 +27,8 @@ from kernbench.hw.pe import PeCosts
 from kernbench.hw.queue import QueueSpec
 from kernbench.memory import Space
 from kernbench.topology import Link, Topology
+from kernbench.topology.alike import Alike, alike_in
 from kernbench.topology.spec import MemorySpec
-from kernbench.topology.turned import Turned, turned_of
 from kernbench.units import PS_PER_S, Bandwidth, Rate, format_bytes
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -126,9 +126,9 @@ class _Planned(NamedTuple):
         plans = self.plans
         if sample is not None:
             plans = [thinned(plan, sample) for plan in plans]
-        if self.group.turned is not None:
+        if self.group.alike is not None:
             plans = [of_rank_0(plan) for plan in plans]
-        return Events.of(plans, len(self.group.sips), self.group.turned)
+        return Events.of(plans, len(self.group.sips), self.group.alike)
 
 
 class _Pairs(NamedTuple):
@@ -158,13 +158,13 @@ class _Group(NamedTuple):
         sips: Device of each.
         shares: Bounds of rates by sender and receiver.
         known: The ways between senders and receivers that were looked up, by their numbers.
-        turned: The machine if rank 0 stands for all ranks.
+        alike: The machine if rank 0 stands for all ranks.
     """
 
     sips: tuple[int, ...]
     shares: Mapping[Pair, Bandwidth]
     known: dict[bytes, _Pairs]
-    turned: Turned | None
+    alike: Alike | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -460,13 +460,13 @@ class Estimator:
         messages = most_messages(block, chosen.queue.slot_size // _ITEMSIZE, chosen.align)
         programs = programs_of(chosen, operation, self._topology, sips, 0, messages)
         share = -(-block // len(programs))
-        plans, shares, turned = [], None, self._turned(sips)
-        if turned is not None:
-            formulas = [program.formula for program in programs]
-            plans = [plan for plan in formulas if plan is not None]
+        plans, shares, alike = [], None, alike_in(self._topology, sips)
+        if alike is not None:
+            told = [program.told_by_one(alike) for program in programs]
+            plans = [plan for plan in told if plan is not None]
             if len(plans) < len(programs):
-                plans, turned = [], None
-        for program in programs if turned is None else ():
+                plans, alike = [], None
+        for program in programs if alike is None else ():
             plan = program.plan
             if plan is None:
                 return None
@@ -476,12 +476,7 @@ class Estimator:
                 break  # channels that keep out of each other's way: one tells the time of all
         chunk = -(-share // plans[0].parts)
         chunk = -(-chunk // chosen.align) * chosen.align * _ITEMSIZE
-        return _Planned(plans, chunk, _Group(sips, shares or {}, {}, turned))
-
-    def _turned(self, sips: tuple[int, ...]) -> Turned | None:
-        """Returns the machine if a group has all of it, in order, and its SIPs are all alike."""
-        whole = len(sips) == self._topology.world_size and sips == tuple(range(len(sips)))
-        return turned_of(self._topology) if whole else None
+        return _Planned(plans, chunk, _Group(sips, shares or {}, {}, alike))
 
     def _kinds_of(self, sips: tuple[int, ...]) -> frozenset[int]:
         changed = self._system.sips.changed
@@ -592,10 +587,10 @@ class Estimator:
         self, sender: int, receiver: int, group: _Group
     ) -> tuple[Sequence[Link], Sequence[Hashable]]:
         """Returns the links between two ranks, and what tells each from others."""
-        if group.turned is None:
+        if group.alike is None:
             route = self._topology.sip_route(group.sips[sender], group.sips[receiver])
             return route, [link.index for link in route]
-        way = group.turned.way(receiver)
+        way = group.alike.way(receiver)
         return tuple(link for link, _ in way), [kind for _, kind in way]
 
     def _find_slowest(self, kinds: frozenset[int]) -> PeCosts:

@@ -103,6 +103,12 @@ class Layout:
         return self.alike and bool(self.nominal) and bool((self.sizes == self.nominal).all())
 
     @cached_property
+    def uniform(self) -> bool:
+        """Whether all chunks of all ranks have one size, if smaller than a full one, but not 0."""
+        size = self.sizes[0, 0]
+        return self.alike and bool(self.nominal and size) and bool((self.sizes == size).all())
+
+    @cached_property
     def dense(self) -> bool:
         """Whether every chunk lies where it would lie if all chunks were full."""
         if not self.alike or self.nominal is None:
@@ -183,6 +189,24 @@ class Layout:
         full, rest = divmod(end - begin, piece)
         parts = (piece, full), (rest, int(rest > 0)), (0, count - full - (rest > 0))
         return tuple((elements, many) for elements, many in parts if many)
+
+    def sizes_along(self, rank: int, chunks: Ints, spans: Ints, piece: int) -> tuple[Ints, Ints]:
+        """Returns what `sizes_of` depends on: elements and messages of chunks, step by step.
+
+        Args:
+            rank: Rank inside the group.
+            chunks: Number of the first chunk of each step.
+            spans: Number of chunks in a row of each step.
+            piece: Elements of the largest message.
+        """
+        row = self._row(rank)
+        if self.even:
+            elements = spans * self.sizes[0, 0]
+            return elements, -(-elements // piece)
+        last = np.minimum(chunks + spans, self.begins.shape[1]) - 1
+        elements = self.begins[row, last] + self.sizes[row, last] - self.begins[row, chunks]
+        through = np.concatenate([[0], np.cumsum(self._nominal[row])])
+        return elements, -(-(through[last + 1] - through[chunks]) // piece)
 
     def key(self) -> tuple[bytes, bytes]:
         """Returns a key that tells layouts apart whose messages have different sizes."""

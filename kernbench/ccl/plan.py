@@ -5,7 +5,7 @@ for each rank if it branches on its rank. An algorithm sees no values, so its co
 depend on values.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -18,6 +18,7 @@ from typing import (
     NamedTuple,
     NoReturn,
     Protocol,
+    overload,
     runtime_checkable,
 )
 
@@ -40,7 +41,7 @@ NOTHING: Final = -1
 """Chunk of an exchange in which a rank does not send, or does not receive."""
 
 _MANY: Final = 1 << 20
-"""Entries of a plan (steps times ranks) from which on `Exchange` objects are not kept."""
+"""Entries of a plan (steps times ranks) from which on steps are made when somebody looks."""
 
 
 class Comm(Protocol):
@@ -248,33 +249,24 @@ class Plan:
         span = self.span[:1] if len(self.span) and _constant(self.span) else self.span
         return int(span.max(initial=1))
 
-    def of(self, rank: int) -> list[Exchange]:
+    def of(self, rank: int) -> Sequence[Exchange]:
         """Returns the steps of one rank."""
+        if self.send.size >= _MANY:
+            return Steps(self.columns(rank))
         steps = self._steps.get(rank)
         if steps is None:
-            steps = self._steps_of(rank)
-            if self.send.size < _MANY:
-                self._steps[rank] = steps
+            steps = self._steps[rank] = list(Steps(self.columns(rank)))
         return steps
 
     @cached_property
     def _steps(self) -> dict[int, list[Exchange]]:
         return {}
 
-    def _steps_of(self, rank: int) -> list[Exchange]:
-        columns = (
-            self.send[:, rank].tolist(),
-            self.to[:, rank].tolist(),
-            self.receive[:, rank].tolist(),
-            self.source[:, rank].tolist(),
-            self.reduce[:, rank].tolist(),
-            self.span[:, rank].tolist(),
-        )
-        return [
-            Exchange(send, to, receive, source, "reduce" if reduce else "copy", span)
-            for send, to, receive, source, reduce, span in zip(*columns, strict=True)
-            if send != NOTHING or receive != NOTHING
-        ]
+    def columns(self, rank: int) -> "Columns":
+        """Returns the arrays of one rank, without the steps in which it does nothing."""
+        columns = Columns(*(getattr(self, name)[:, rank] for name in TABLES))
+        active = (columns.send != NOTHING) | (columns.receive != NOTHING)
+        return columns if active.all() else columns.at(active)
 
     @cached_property
     def in_step(self) -> bool:
@@ -345,25 +337,60 @@ class Plan:
     @cached_property
     def gathers(self) -> bool:
         """Whether no rank of a plan in stages can be done before every rank has begun."""
-        known: np.ndarray[Any, np.dtype[np.bool_]] | None = None
-        for stage in self.stages:
-            circle, longest = _circles(stage.source[0].tolist())
-            if len(stage.send) < longest - 1:
-                continue  # ranks learn of some of their circle, too, but of how many is not counted
-            if known is None:
-                # Of which circles of this stage each rank knows that all have begun.
-                known = np.arange(circle.max() + 1) == circle[:, None]
-            else:
-                order = np.argsort(circle, kind="stable")
-                firsts = np.searchsorted(circle[order], np.arange(circle.max() + 1))
-                known = np.logical_or.reduceat(known[order], firsts, axis=0)[circle]
-            if known.all():
-                return True
-        return False
+        found = [(len(stage.send), *_circles(stage.source[0].tolist())) for stage in self.stages]
+        # Behind fewer steps ranks learn of some of their circle, too, but that is not counted.
+        return _gather([circle for steps, circle, longest in found if steps >= longest - 1])
 
 
 TABLES: Final = ("send", "to", "receive", "source", "reduce", "span")
 """The arrays of a plan."""
+
+
+class Columns(NamedTuple):
+    """What one rank exchanges, as arrays over steps; see `Plan`."""
+
+    send: np.ndarray[Any, Any]
+    to: np.ndarray[Any, Any]
+    receive: np.ndarray[Any, Any]
+    source: np.ndarray[Any, Any]
+    reduce: np.ndarray[Any, Any]
+    span: np.ndarray[Any, Any]
+
+    def at(self, steps: Any) -> "Columns":
+        """Returns some of the steps.
+
+        Args:
+            steps: A slice, or whether to take each of them.
+        """
+        return Columns(*(column[steps] for column in self))
+
+
+class Steps(Sequence[Exchange]):
+    """The steps of one rank, each made when somebody looks at it."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns: Final = columns
+
+    def __len__(self) -> int:
+        return len(self._columns.send)
+
+    @overload
+    def __getitem__(self, number: int) -> Exchange: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> "Steps": ...
+
+    def __getitem__(self, number: int | slice) -> "Exchange | Steps":
+        if isinstance(number, slice):
+            return Steps(self._columns.at(number))
+        return _exchange(*(column[number].item() for column in self._columns))
+
+    def __iter__(self) -> Iterator[Exchange]:
+        return map(_exchange, *(column.tolist() for column in self._columns))
+
+
+def _exchange(send: int, to: int, receive: int, source: int, reduce: bool, span: int) -> Exchange:
+    return Exchange(send, to, receive, source, "reduce" if reduce else "copy", span)
 
 
 def _circles(before: list[int]) -> tuple[Ints, int]:
@@ -381,6 +408,65 @@ def _circles(before: list[int]) -> tuple[Ints, int]:
         circles += length > 0
         longest = max(longest, length)
     return circle, longest
+
+
+def _joined(cells: Ints, circle: Ints) -> Ints | None:
+    """Returns the cells of ranks that know of each other's beginning, behind one more stage.
+
+    Args:
+        cells: The number of each rank's cell: of all ranks in it, it knows that they have begun.
+        circle: The number of each rank's circle, in which ranks tell each other what they know.
+
+    Returns:
+        The numbers of the new cells, from 0 on; None if ranks that share what they know do not know
+        the same.
+    """
+    joined, before = cells, None
+    while before is None or (joined != before).any():
+        before = joined
+        for parts in (circle, cells):
+            least = np.full(parts.max() + 1, len(parts))
+            np.minimum.at(least, parts, joined)
+            joined = least[parts]
+    joined = np.searchsorted(distinct(joined), joined)
+
+    def each(parts: Ints) -> Ints:
+        """Returns how many parts each joined cell has."""
+        return np.bincount(distinct(joined * len(joined) + parts) // len(joined))
+
+    both = distinct(circle * len(circle) + cells)  # whose circle has somebody of which cell
+    where = np.zeros(len(circle), np.int64)
+    where[cells] = joined
+    met = np.bincount(where[both % len(circle)])
+    return joined if (met == each(cells) * each(circle)).all() else None
+
+
+def _gather(circles: Sequence[Ints]) -> bool:
+    """Returns whether every rank gets to know that every rank has begun.
+
+    Args:
+        circles: By stage, the number of each rank's circle, in which ranks tell each other all that
+            they know.
+    """
+    cells: Ints | None = None
+    for circle in circles:
+        cells = circle if cells is None else _joined(cells, circle)
+        if cells is None:
+            return _gather_each(circles)
+        if not cells.any():
+            return True
+    return False
+
+
+def _gather_each(circles: Sequence[Ints]) -> bool:
+    """Does what `_gather` does, rank by rank."""
+    # Of which circles of the first stage each rank knows that all have begun.
+    known = np.arange(circles[0].max() + 1) == circles[0][:, None]
+    for circle in circles[1:]:
+        order = np.argsort(circle, kind="stable")
+        firsts = np.searchsorted(circle[order], np.arange(circle.max() + 1))
+        known = np.logical_or.reduceat(known[order], firsts, axis=0)[circle]
+    return bool(known.all())
 
 
 def distinct(values: Ints) -> Ints:

@@ -14,6 +14,7 @@ from kernbench.ccl.rails import Pair, Rails, rails_of
 from kernbench.ccl.walker import Along
 from kernbench.errors import KernbenchError
 from kernbench.topology import Topology
+from kernbench.topology.alike import Alike, Switched
 from kernbench.units import Bandwidth
 
 _EACH: Final = 2
@@ -75,6 +76,19 @@ class ChannelProgram:
     def formula(self) -> Plan | None:
         """See `formula_of`."""
         return None if self.rails is not None else formula_of(self.algorithm, self.setting)
+
+    def told_by_one(self, machine: Alike) -> Plan | None:
+        """Returns a plan of which what rank 0 exchanges tells of all ranks; None if there is none.
+
+        Args:
+            machine: The machine of the group, whose SIPs are all alike. On a switch, ranks that
+                send and get a message in each step are, too, whoever their peers are.
+        """
+        plan = self.formula
+        if isinstance(machine, Switched):
+            plan = plan or (self.plan if self.rails is None else None)
+            return plan if plan is not None and plan.in_stages else None
+        return plan
 
     def shares(self, plan: Plan | None) -> dict[Pair, Bandwidth] | None:
         """Returns the bounds of the rates of the channel's messages; None if there are no bounds.

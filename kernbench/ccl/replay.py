@@ -9,6 +9,8 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Final
 
+import numpy as np
+
 from kernbench.ccl.costs import Span, StepCosts
 from kernbench.ccl.cycles import LONG, MANY, Cycles, Walk
 from kernbench.ccl.layout import Layout
@@ -200,6 +202,31 @@ class Replay:
     def runs_of(self, rank: int, step: Exchange) -> tuple[Run, ...]:
         """Returns the turns of an exchange of a rank."""
         return self._runs.of(rank, step.send, step.receive, step.span)
+
+    def alike(self, rank: int, before: int, now: int) -> int:
+        """Returns how many exchanges of a rank, from one on, are as those from an earlier one on.
+
+        Args:
+            before: Number of the earlier one.
+            now: Number of the later one.
+        """
+        columns = self._plan.columns(rank)
+        later = columns.at(slice(now, None))
+        count = len(later.send)
+        then = columns.at(slice(before, before + count))
+        other = (then.to != later.to) | (then.source != later.source)
+        other |= then.reduce != later.reduce
+        for one, another in ((then.send, later.send), (then.receive, later.receive)):
+            some = another != NOTHING
+            other |= (one != NOTHING) != some
+            # Of chunks that there are; of others, it does not matter what is compared.
+            sizes = (
+                self._layout.sizes_along(rank, np.maximum(chunks, 0), spans, self._piece)
+                for chunks, spans in ((one, then.span), (another, later.span))
+            )
+            for size, its in zip(*sizes, strict=True):
+                other |= some & (size != its)
+        return int(other.argmax()) if other.any() else count
 
     def owner_of(self, rank: int) -> Owner:
         """Returns the owner of a rank's messages over shared links."""

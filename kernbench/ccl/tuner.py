@@ -497,7 +497,10 @@ class Choices:
             candidates = flat or candidates
         if len(sips) <= _MANY:
             return candidates
-        for topologies in ({"ring_1d", "grid", "nodes"}, {"tree"}):
+        first = {"ring_1d", "grid", "nodes"}
+        if self._system.sips.network.kind in {"switch", "nodes", "fat_tree"}:
+            first.add("hypercube")  # elsewhere its partners are far apart, with many links between
+        for topologies in (first, {"tree"}):
             found = [one for one in candidates if one.topology in topologies]
             if found:
                 return found

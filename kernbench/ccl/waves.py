@@ -13,7 +13,7 @@ import numpy as np
 
 from kernbench.ccl.operations import Ints
 from kernbench.ccl.plan import NOTHING, TABLES, Plan, RefusedError
-from kernbench.topology.turned import Turned
+from kernbench.topology.alike import Alike
 
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -62,14 +62,14 @@ class Events:
     span: Ints
 
     @staticmethod
-    def of(plans: Sequence[Plan], ranks: int, turned: Turned | None = None) -> "Events":
+    def of(plans: Sequence[Plan], ranks: int, alike: Alike | None = None) -> "Events":
         """Returns the exchanges of all channels of a collective.
 
         Args:
-            plans: Of all ranks; with `turned`, of rank 0.
+            plans: Of all ranks; with `alike`, of rank 0.
             ranks: How many ranks there are.
-            turned: The machine if each rank does what rank 0 does, moved round it: there is a lane
-                for each channel, and what rank 0 gets, it gets as others get it from rank 0.
+            alike: The machine if each rank does what rank 0 does, moved to its place: there is a
+                lane for each channel, and what rank 0 gets, it gets as others get it from rank 0.
 
         Raises:
             RefusedError: If there are messages that nobody receives, or that nobody sends.
@@ -90,12 +90,8 @@ class Events:
         active = (send != NOTHING) | (receive != NOTHING)
         pair = rank * ranks + to
         posted = _by_pair(sends, channel * ranks**2 + pair)
-        if turned is not None:
-            peers, which = np.unique(source, return_inverse=True)
-            arriving = np.array([turned.opposite(peer) for peer in peers.tolist()])[which]
-        else:
-            arriving = source * ranks + rank
-        taken = _by_pair(receives, channel * ranks**2 + arriving.reshape(source.shape))
+        arriving = source * ranks + rank if alike is None else alike.takers(to, source)
+        taken = _by_pair(receives, channel * ranks**2 + arriving)
         if not np.array_equal(posted[0], taken[0]):
             raise RefusedError("what is sent is not what is received")
         wave = _waves(active, posted[1], taken[1])
@@ -116,7 +112,7 @@ class Events:
             flat % len(own),
             listed(wave),
             listed(sends),
-            listed(channel * n + (to if turned is None else np.zeros_like(to))),
+            listed(channel * n + (to if alike is None else np.zeros_like(to))),
             listed(pair),
             matched[flat],
             taker[flat],

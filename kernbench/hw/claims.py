@@ -38,13 +38,16 @@ class Ways:
     """The links of an activity in which each SIP of a machine does the same, moved to its place.
 
     Attributes:
-        kinds: By kind of link (one of a kind leaves each SIP), to which SIP one of them sends over
-            it, and the path to that SIP. No two of them send over one link.
+        kinds: By kind of link (there is one of a kind for each SIP), to which SIP one of them sends
+            over it, and the path to that SIP: the last one, of those to which it sends in turn.
+            No two of them send over one link at a time.
         tail: See `Use`.
+        private: Whether these tell of all links which single path each belongs to.
     """
 
     kinds: Mapping[Hashable, tuple[int, Path]]
     tail: int
+    private: bool
 
 
 class Use:
@@ -64,7 +67,6 @@ class Use:
         tail: See the argument.
         share: See the argument.
         ways: See the argument.
-        private: Whether each link belongs to one path only.
     """
 
     def __init__(
@@ -81,14 +83,16 @@ class Use:
         self.tail: Final = tail
         self.share: Final = share
         self.ways: Final = ways
-        self.private: Final = ways is not None or all(
-            self._on[link] is path for path in self.paths for link in path.links
-        )
 
     @cached_property
     def paths(self) -> tuple[Path, ...]:
         """Paths of the messages of the activity."""
         return tuple(self._given)
+
+    @cached_property
+    def private(self) -> bool:
+        """Whether each link belongs to one path only."""
+        return all(self._on[link] is path for path in self.paths for link in path.links)
 
     @cached_property
     def _on(self) -> dict[int, Path]:
@@ -117,14 +121,16 @@ class Use:
         `other` comes first in a line. None has to queue if both use the same single path on every
         link that they share, and the links are free again before our first message comes.
         """
-        if not (self.private and other.private) or self.lead < other.tail:
+        if self.lead < other.tail:
             return False
-        if self is other:
-            return True
         if self.ways is None or other.ways is None:
+            if not (self.private and other.private):
+                return False
+            if self is other:
+                return True
             return all(self._on[link].like(other._on[link]) for link in self.links & other.links)
         mine, theirs = self.ways.kinds, other.ways.kinds
-        return all(
+        return (self.ways.private and other.ways.private) and all(
             mine[kind][0] == theirs[kind][0] and mine[kind][1].like(theirs[kind][1])
             for kind in mine.keys() & theirs.keys()
         )
@@ -322,7 +328,7 @@ class Claims:
         claim = Claim(use, line, repeat, released or _unknown, next(self._numbers), stands)
         claim.company, claim.member = company, member
         self.active[claim] = None
-        if not (alone and (use.private or apart)):
+        if not (alone and (apart or use.private)):
             self.share(claim, begun=False)
         return claim
 

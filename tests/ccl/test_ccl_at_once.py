@@ -1,8 +1,14 @@
 """Ranks that begin at once on a machine that is all alike are timed as one, as if each were."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from ccl_machine import SUM, shipped_algorithm
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
+from kernbench.ccl.channel import _apart
 from kernbench.ccl.collective import Collective
 from kernbench.ccl.config import Chosen
 from kernbench.ccl.model import CollectiveModel
@@ -17,6 +23,7 @@ from kernbench.topology import Topology, load_topology
 
 RING = ("ring1024", "system.sips.count=12")
 TORUS = ("torus4x4",)
+SWITCH = ("ring1024", "system.sips.count=8", "system.sips.network.kind=switch")
 
 
 def _machine(name: str, *overrides: str) -> Topology:
@@ -44,10 +51,10 @@ def ends(
 
     Args:
         calls: The algorithm of each, its elements, and when all ranks begin it.
-        standing: Whether rank 0 stands for all.
+        standing: Whether rank 0 stands for all; else each rank runs its algorithm, not the plan.
         put_off: When the first one is put off, as a kernel beside it does, and by how much.
     """
-    engine = GraphEngine(machine, enable_data=False)
+    engine = GraphEngine(machine, enable_data=False, fidelity="kernel" if standing else "tile")
     model, found, kept = CollectiveModel(engine), list[Command](), list[Storage]()
     sips = tuple(range(machine.world_size))
     for number, (chosen, count, start) in enumerate(calls):
@@ -81,8 +88,10 @@ def ends(
         (RING, shipped_algorithm("ring")),
         (RING, shipped_algorithm("ring_two_way")),
         (TORUS, _grid(1)),
+        (SWITCH, shipped_algorithm("ring")),
+        (SWITCH, shipped_algorithm("halving_doubling")),
     ],
-    ids=["ring", "two channels", "torus"],
+    ids=["ring", "two channels", "torus", "ring of a switch", "partners"],
 )
 def test_one_rank_tells_of_all(machine: tuple[str, ...], chosen: Chosen) -> None:
     on = _machine(*machine)
@@ -91,6 +100,52 @@ def test_one_rank_tells_of_all(machine: tuple[str, ...], chosen: Chosen) -> None
         assert _prepared(on, chosen, calls[0][1]).at_once
 
         assert ends(on, calls, standing=True) == ends(on, calls, standing=False)
+
+
+@settings(max_examples=25)
+@given(
+    st.sampled_from(["ring", "halving_doubling", "pairwise"]),
+    st.sampled_from(["all_reduce", "reduce_scatter", "all_gather", "all_to_all"]),
+    st.sampled_from([4, 8, 16]),
+    st.integers(1, 60).map(lambda number: 64 * number),
+    st.integers(1, 4),
+    st.sampled_from([512, 4096, 64 << 10]),
+    st.sampled_from(["1 GB/s", "90 GB/s", "900 GB/s"]),
+    st.sampled_from(["10 ns", "1 us"]),
+)
+def test_ranks_on_a_switch_take_what_each_takes(
+    name: str,
+    operation: str,
+    ranks: int,
+    chunk: int,
+    slots: int,
+    slot: int,
+    bandwidth: str,
+    latency: str,
+) -> None:
+    network = [f"bandwidth={bandwidth}", f"latency={latency}"]
+    machine = _machine(
+        *SWITCH,
+        f"system.sips.count={ranks}",
+        *(f"system.sips.network.{each}" for each in network),
+    )
+    chosen = shipped_algorithm(name)
+    assume(chosen.implements(operation))
+    chosen = replace(chosen, queue=replace(chosen.queue, n_slots=slots, slot_size=slot))
+    sips, block = tuple(range(ranks)), chunk * (ranks if operation == "all_reduce" else 1)
+    blocks = 1 if operation == "all_reduce" else ranks
+    sizes: tuple[Any, ...] = (block,) * blocks
+    if operation == "all_to_all":
+        sizes = (sizes,) * ranks
+    shape = CollectiveShape(chosen, operation, sips, sizes, dtypes.float32)
+    (channel,) = CollectiveModel(GraphEngine(machine, enable_data=False)).prepare(shape).channels
+    if channel.at_once is None:
+        assert name == "pairwise"  # small messages: all leave before the first one is received
+        return
+
+    ends, _ = _apart(channel, [0] * ranks, trace=False, skips=False)
+
+    assert ends == [channel.at_once.picoseconds] * ranks
 
 
 @pytest.mark.parametrize(
@@ -121,9 +176,23 @@ def test_who_comes_finds_the_links_of_all_ranks_taken(second: Chosen) -> None:
             shipped_algorithm("ring"),
             12 << 10,
         ),
-        (("h200x8",), shipped_algorithm("ring"), 8 << 10),
+        (SWITCH, shipped_algorithm("ring_two_way"), 8 << 10),
+        (SWITCH, shipped_algorithm("double_binary_tree"), 8 << 10),
+        (
+            (*SWITCH, "system.sips.changed=[{which: [3], link: {latency: 3 us}}]"),
+            shipped_algorithm("halving_doubling"),
+            8 << 10,
+        ),
     ],
-    ids=["shorter chunks", "links of others", "channels on a link", "other SIPs", "switch"],
+    ids=[
+        "shorter chunks",
+        "links of others",
+        "channels on a link",
+        "other SIPs",
+        "channels on a port",
+        "idle ranks",
+        "other ports",
+    ],
 )
 def test_where_ranks_differ_each_is_timed(
     machine: tuple[str, ...], chosen: Chosen, count: int

@@ -3,10 +3,12 @@
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
 import pytest
+from ccl_machine import shipped_algorithm
 from ccl_operations import Case, Issued, even, issue
 from ccl_shipped import as_run, shipped
 from examples import examples
@@ -16,8 +18,12 @@ from hypothesis import strategies as st
 from kernbench.ccl import cycles, replay
 from kernbench.ccl.layout import Cuts, Layout, turns
 from kernbench.ccl.model import CollectiveModel
+from kernbench.ccl.operations import OPERATIONS
+from kernbench.ccl.plan import Exchange, Steps
+from kernbench.ccl.prepared import CollectiveShape
 from kernbench.ccl.runs import runs
 from kernbench.hw.queue import Queue
+from kernbench.memory import dtypes
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.sim_engine.op_log import Record
 from kernbench.sim_engine.shadow import ShadowError
@@ -296,3 +302,45 @@ def test_a_wrong_skip_is_found_by_the_shadow(
     log.issue("direct", even("all_to_all", 8, size), *SMALL, starts=skewed(8, 1, 10_000_000))
     with pytest.raises(ShadowError):
         log.run()
+
+
+@settings(max_examples=40)
+@given(
+    st.sampled_from([kind for kind in KINDS if kind[0] not in ("dimension_wise", "two_level")]),
+    st.sampled_from([2, 4, 7]),
+    st.lists(st.integers(0, 3000), min_size=7, max_size=7),
+    st.data(),
+)
+def test_exchanges_that_repeat_are_those_with_the_same_turns(
+    kind: tuple[str, str], ranks: int, sizes: list[int], data: st.DataObject
+) -> None:
+    name, operation = kind
+    machine = load_topology("ring1024", [f"system.sips.count={ranks}"]).topology_obj
+    rows: tuple[Any, ...] = tuple(sizes[:ranks])
+    if OPERATIONS[operation].blocks == "one":
+        rows = rows[:1]
+    if OPERATIONS[operation].blocks == "pairs":
+        rows = tuple(tuple(sizes[(rank + to) % 7] for to in range(ranks)) for rank in range(ranks))
+    sips = tuple(range(ranks))
+    shape = CollectiveShape(shipped_algorithm(name), operation, sips, rows, dtypes.float32)
+    channels = CollectiveModel(GraphEngine(machine, enable_data=False)).prepare(shape).channels
+    channel = data.draw(st.sampled_from(channels))
+    plan, rank = channel.plan, data.draw(st.sampled_from(sips))
+    assert plan is not None
+    steps = plan.of(rank)
+    if len(steps) < 2:
+        return
+    one = replay.Replay(plan, channel.layout, channel.costs.each, {}, None, lambda *_: None)
+    before = data.draw(st.integers(0, len(steps) - 2))
+    now = data.draw(st.integers(before + 1, len(steps) - 1))
+
+    def told(step: Exchange) -> Any:
+        ends = step.to, step.source, step.combine, step.send < 0, step.receive < 0
+        return *ends, one.runs_of(rank, step)
+
+    pairs = zip(steps[before:], steps[now:], strict=False)
+    same = list(takewhile(lambda pair: told(pair[0]) == told(pair[1]), pairs))
+    assert one.alike(rank, before, now) == len(same)
+    assert list(Steps(plan.columns(rank))) == list(steps)
+    assert Steps(plan.columns(rank))[now] == steps[now]
+    assert list(Steps(plan.columns(rank))[before:]) == list(steps[before:])

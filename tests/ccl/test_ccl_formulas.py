@@ -1,13 +1,14 @@
 """Plans as formulas: what rank 0 does tells it of all ranks, on rings and toruses of equal SIPs."""
 
 from math import prod
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.ccl import waves
+from kernbench.ccl import estimate, waves
 from kernbench.ccl.algorithms import (
     chain,
     dimension_wise,
@@ -22,8 +23,8 @@ from kernbench.ccl.estimate import Estimator
 from kernbench.ccl.plan import NOTHING, Algorithm, Comm, Setting, formula_of, plan_of
 from kernbench.ccl.waves import Events
 from kernbench.topology import Topology, load_topology
+from kernbench.topology.alike import alike_of
 from kernbench.topology.links import coordinates
-from kernbench.topology.turned import turned_of
 
 MESH = "system.sip.cubes={shape: [2, 2], link: {bandwidth: 30 GB/s, latency: 7 ns}}"
 
@@ -40,6 +41,11 @@ def machine(shape: tuple[int, ...], *overrides: str) -> Topology:
     torus = [] if kind == "ring" else [f"system.sips.network.shape={list(shape)}"]
     count = [f"system.sips.count={prod(shape)}", f"system.sips.network.kind={kind}"]
     return load_topology("ring1024", [*count, *torus, *overrides]).topology_obj
+
+
+def switch(count: int) -> Topology:
+    kind = "system.sips.network.kind=switch"
+    return load_topology("ring1024", [f"system.sips.count={count}", kind]).topology_obj
 
 
 def moved(rank: int, by: int, shape: tuple[int, ...]) -> int:
@@ -95,33 +101,28 @@ def test_ranks_that_differ_are_no_formula(algorithm: Algorithm) -> None:
     assert formula_of(algorithm, Setting("all_gather", 5, 0, (5,))) is None
 
 
-class AllRanks(Estimator):
-    """An estimator that never takes one rank for all."""
-
-    def _turned(self, sips: tuple[int, ...]) -> None:
-        return None
-
-
-@settings(max_examples=40)
+@settings(max_examples=60)
 @given(
-    shapes,
-    st.sampled_from(["ring", "ring_two_way", "dimension_wise", "direct"]),
+    st.one_of(shapes, st.integers(3, 17)),
+    st.sampled_from(["ring", "ring_two_way", "dimension_wise", "direct", "halving_doubling"]),
     st.sampled_from(["all_reduce", "reduce_scatter", "all_gather"]),
     st.sampled_from([1000, 1 << 16, 1 << 22, 1 << 27]),
     st.booleans(),
 )
 def test_an_estimate_from_one_rank_is_that_from_all(
-    shape: tuple[int, ...], name: str, operation: str, nbytes: int, mesh: bool
+    shape: tuple[int, ...] | int, name: str, operation: str, nbytes: int, mesh: bool
 ) -> None:
-    topology = machine(shape, *[MESH] * mesh)
+    topology = switch(shape) if isinstance(shape, int) else machine(shape, *[MESH] * mesh)
     path = shipped_ccl_file()
     chosen = choose(load_ccl(path), path, name, topology.machine.system)
     if not chosen.implements(operation):
         operation = "all_gather"
-    call = chosen, operation, nbytes, tuple(range(prod(shape)))
-    one, every = Estimator(topology), AllRanks(topology)
-    assert one.estimate(*call) == every.estimate(*call)
-    assert one.slot_limit(*call) == every.slot_limit(*call)
+    call = chosen, operation, nbytes, tuple(range(topology.world_size))
+    one, every = Estimator(topology), Estimator(topology)
+    told = one.estimate(*call), one.slot_limit(*call)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(estimate, "alike_in", lambda *_: None)
+        assert told == (every.estimate(*call), every.slot_limit(*call))
 
 
 @settings(max_examples=40)
@@ -161,6 +162,27 @@ def test_waves_are_the_earliest_that_messages_allow(
             last[lane] = wave
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8, 12, 13, 32, 47])
+@pytest.mark.parametrize("operation", ["all_reduce", "reduce_scatter", "all_gather"])
+def test_partners_recorded_at_once_are_those_of_each_rank(ranks: int, operation: str) -> None:
+    setting = Setting(operation, ranks, 0, (ranks,))
+    algorithm, begun = getattr(halving_doubling, operation), list[Any]()
+
+    def counted(comm: Comm) -> None:
+        begun.append(comm.rank)
+        algorithm(comm)
+
+    def each(comm: Comm) -> None:
+        assert int(comm.rank) >= 0
+        algorithm(comm)
+
+    together, apart = (plan_of(one, setting) for one in (counted, each))
+    assert together is not None
+    assert apart is not None
+    assert [together.of(rank) == apart.of(rank) for rank in range(ranks)] == [True] * ranks
+    assert len(begun) <= 4  # as places round a ring, as an array of all ranks, and two of these
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7, 12, 33])
 @pytest.mark.parametrize("channel", [0, 1])
 def test_a_tree_recorded_at_once_is_that_of_each_rank(ranks: int, channel: int) -> None:
@@ -187,5 +209,5 @@ def test_a_tree_recorded_at_once_is_that_of_each_rank(ranks: int, channel: int) 
 def test_sips_that_differ_do_not_stand_for_each_other() -> None:
     slow = "system.sips.changed=[{which: [3], link: {latency: 1 us}}]"
     for topology in (machine((8,), slow), machine((2, 4))):
-        assert turned_of(topology) is None
-    assert turned_of(machine((8,))) is not None
+        assert alike_of(topology) is None
+    assert alike_of(machine((8,))) is not None

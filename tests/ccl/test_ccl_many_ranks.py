@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernbench.ccl import plan as plan_module
 from kernbench.ccl.algorithms import dimension_wise, halving_doubling, ring
 from kernbench.ccl.columns import Column
 from kernbench.ccl.plan import Plan, Setting, plan_of
@@ -153,6 +154,35 @@ def test_a_plan_gathers_if_nobody_can_end_before_all_have_begun() -> None:
     assert planned(ring.all_reduce, 5).gathers
     row = planned(dimension_wise.all_reduce, 4, 3).stages[0]
     assert not row.gathers, "each row of the grid is a circle of its own"
+
+
+@given(
+    st.integers(1, 12).flatmap(
+        lambda ranks: st.lists(
+            st.one_of(
+                st.permutations(range(ranks)),
+                st.integers(1, ranks).map(lambda far: [(r + far) % ranks for r in range(ranks)]),
+                st.integers(0, 3).map(
+                    lambda bit: [r ^ 1 << bit if r ^ 1 << bit < ranks else r for r in range(ranks)]
+                ),
+            ),
+            min_size=1,
+            max_size=4,
+        )
+    )
+)
+def test_ranks_know_of_those_whose_word_has_come_to_them(stages: list[list[int]]) -> None:
+    ranks = len(stages[0])
+    circles, known = [], [{rank} for rank in range(ranks)]
+    for before in stages:
+        circle, longest = plan_module._circles(before)
+        circles.append(circle)
+        for _ in range(longest - 1):  # as many steps as it takes to go round the longest circle
+            known = [known[rank] | known[before[rank]] for rank in range(ranks)]
+    everybody = all(len(each) == ranks for each in known)
+
+    assert plan_module._gather(circles) == everybody
+    assert plan_module._gather_each(circles) == everybody
 
 
 @given(

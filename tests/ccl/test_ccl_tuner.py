@@ -15,7 +15,7 @@ from kernbench.ccl.estimate import Estimator
 from kernbench.ccl.operations import OPERATIONS
 from kernbench.ccl.plan import NOTHING, RefusedError
 from kernbench.ccl.tuner import Choices
-from kernbench.topology import Topology
+from kernbench.topology import Topology, load_topology
 
 AUTO = ("defaults.algorithm=auto",)
 
@@ -88,6 +88,18 @@ def test_the_choice_is_what_one_would_expect(
 ) -> None:
     choices = Choices(None, AUTO, topology(name))
     assert choices.choose(operation, nbytes, range(ranks)).name in expected
+
+
+@pytest.mark.parametrize("ranks", [257, 512])
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("switch", "halving_doubling"), ("ring", "ring_two_way")]
+)
+def test_many_ranks_behind_a_switch_take_few_steps(kind: str, expected: str, ranks: int) -> None:
+    network = [f"system.sips.count={ranks}", f"system.sips.network.kind={kind}"]
+    own = "system.algorithms=[ring, ring_two_way, halving_doubling, double_binary_tree]"
+    machine = load_topology("ring1024", [*network, own]).topology_obj
+    choices = Choices(None, AUTO, machine)
+    assert choices.choose("all_reduce", 1 << 20, tuple(range(ranks))).name == expected
 
 
 @pytest.mark.parametrize("nbytes", [0, 1 << 10, 1 << 20])

@@ -11,8 +11,28 @@ one waits for the result. Those that work are numbered as actors.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from kernbench.ccl.algorithms.steps import only
 from kernbench.ccl.plan import NOTHING, Combine, Comm
+
+
+class _Part(NamedTuple):
+    """Chunks, blocks or actors in a row; arrays over ranks while all are recorded at once.
+
+    Attributes:
+        start: The first.
+        count: How many.
+    """
+
+    start: Any
+    count: Any
+
+    def split(self, first: Any) -> "tuple[_Part, _Part]":
+        """Returns the first ones, and the others."""
+        return _Part(self.start, first), _Part(self.start + first, self.count - first)
 
 
 def all_reduce(comm: Comm) -> None:
@@ -23,8 +43,8 @@ def all_reduce(comm: Comm) -> None:
     In these an even rank sends `3 / 2` of the buffer, an odd one all of it. May wait.
     """
     team = _Team(comm)
-    chunks = range(team.power)
-    comm.cut(len(chunks))
+    chunks = _Part(0, team.power)
+    comm.cut(chunks.count)
     team.fold(chunks)
     # The largest parts go to the nearest ranks, since any rank may get any chunk.
     halves = list(team.halves(nearest_first=True))
@@ -43,7 +63,7 @@ def reduce_scatter(comm: Comm) -> None:
     its block in the end. May wait.
     """
     team = _Team(comm)
-    team.fold(range(comm.world_size))
+    team.fold(_Part(0, comm.world_size))
     for partner, kept, given in team.halves(nearest_first=False):
         team.trade(partner, team.blocks(given), team.blocks(kept), "reduce")
     team.to_odd(team.odd_block)
@@ -59,13 +79,14 @@ def all_gather(comm: Comm) -> None:
     team.to_even(team.odd_block)
     for partner, kept, given in reversed(list(team.halves(nearest_first=False))):
         team.trade(partner, team.blocks(kept), team.blocks(given), "copy")
-    team.to_odd(range(team.odd_block.start))
-    team.to_odd(range(team.odd_block.stop, comm.world_size))
+    before, others = _Part(0, comm.world_size).split(team.odd_block.start)
+    team.to_odd(before)
+    team.to_odd(others.split(1)[1])
 
 
 @dataclass(frozen=True)
 class _Team:
-    """Which ranks act for others, as one rank sees it.
+    """Which ranks act for others, as one rank sees it, or as arrays over all ranks.
 
     Attributes:
         comm: The collective.
@@ -84,91 +105,97 @@ class _Team:
         return self.comm.world_size - self.power
 
     @property
-    def actor(self) -> int | None:
-        """This rank's number among the actors; None if another rank acts for it."""
-        rank: int = self.comm.rank
-        if rank >= 2 * self.pairs:
-            return rank - self.pairs
-        return None if rank % 2 else rank // 2
+    def actor(self) -> Any:
+        """This rank's number among the actors, or that of the actor that works for it."""
+        return self.comm.rank - np.minimum(self.pairs, (self.comm.rank + 1) // 2)
 
-    def first(self, actor: int) -> int:
+    def first(self, actor: Any) -> Any:
         """Returns the rank of an actor, which is the first of the ranks for which it acts."""
-        return 2 * actor if actor < self.pairs else actor + self.pairs
+        return actor + np.minimum(actor, self.pairs)
 
-    def blocks(self, actors: range) -> range:
+    def blocks(self, actors: _Part) -> _Part:
         """Returns the ranks for which some actors act."""
-        return range(self.first(actors.start), self.first(actors.stop))
+        first = self.first(actors.start)
+        return _Part(first, self.first(actors.start + actors.count) - first)
 
-    def halves(self, *, nearest_first: bool) -> Iterator[tuple[int, range, range]]:
+    def halves(self, *, nearest_first: bool) -> Iterator[tuple[Any, _Part, _Part]]:
         """Yields each partner, what this actor keeps of its part, and what the partner does.
 
         The part begins as one for every actor; an actor ends in charge of a single one: in order
         of actors if the farthest partners come first.
         """
-        if self.actor is None:
-            return
-        part = range(self.power)
+        start, half = 0, self.power // 2
         distances = [1 << bit for bit in range(self.power.bit_length() - 1)]
         for distance in distances if nearest_first else reversed(distances):
-            low, high = part[: len(part) // 2], part[len(part) // 2 :]
-            kept, given = (high, low) if self.actor & distance else (low, high)
-            yield self.first(self.actor ^ distance), kept, given
-            part = kept
+            upper = self.actor // distance % 2  # whether it goes on with the upper half
+            kept, given = start + half * upper, start + half * (1 - upper)
+            yield self.first(self.actor ^ distance), _Part(kept, half), _Part(given, half)
+            start, half = kept, half // 2
 
-    def trade(self, partner: int, send: range, receive: range, combine: Combine) -> None:
-        """Exchanges chunks with a partner. May wait."""
-        both = min(len(send), len(receive))
-        self._exchange(partner, send[:both], receive[:both], combine)
-        self._exchange(partner, send[both:], receive[both:], combine)
+    def trade(self, partner: Any, send: _Part, receive: _Part, combine: Combine) -> None:
+        """Lets actors exchange chunks with their partners. May wait."""
+        self._trade(np.logical_not(self._is_odd), partner, send, receive, combine)
 
-    def fold(self, chunks: range) -> None:
+    def fold(self, chunks: _Part) -> None:
         """Adds the chunks of both ranks of a pair at the even rank. May wait."""
-        low, high = chunks[: len(chunks) // 2], chunks[len(chunks) // 2 :]
-        if self._is_even:
-            self.trade(self._other, high, low, "reduce")
-        elif self._is_odd:
-            self.trade(self._other, low, high, "reduce")
+        low, high = chunks.split(chunks.count // 2)
+        # An even rank sends the higher half, and gets the lower one.
+        upper = low.count * self._is_even
+        send = _Part(upper, np.where(self._is_even, high.count, low.count))
+        receive = _Part(low.count - upper, np.where(self._is_even, low.count, high.count))
+        self._trade(self._is_even | self._is_odd, self._other, send, receive, "reduce")
         self.to_even(high)
 
-    def to_even(self, chunks: range) -> None:
+    def to_even(self, chunks: _Part) -> None:
         """Sends chunks from the odd rank of a pair to the even rank. May wait."""
-        if self._is_even:
-            self._exchange(self._other, range(0), chunks, "copy")
-        elif self._is_odd:
-            self._exchange(self._other, chunks, range(0), "copy")
+        self._exchange(self._other, self._is_odd, chunks, self._is_even, chunks, "copy")
 
-    def to_odd(self, chunks: range) -> None:
+    def to_odd(self, chunks: _Part) -> None:
         """Sends chunks from the even rank of a pair to the odd rank. May wait."""
-        if self._is_even:
-            self._exchange(self._other, chunks, range(0), "copy")
-        elif self._is_odd:
-            self._exchange(self._other, range(0), chunks, "copy")
+        self._exchange(self._other, self._is_even, chunks, self._is_odd, chunks, "copy")
 
     @property
-    def odd_block(self) -> range:
+    def odd_block(self) -> _Part:
         """Block of the odd rank of this rank's pair."""
-        return range(self.comm.rank | 1, (self.comm.rank | 1) + 1)
+        return _Part(self.comm.rank | 1, 1)
 
     @property
-    def _is_even(self) -> bool:
-        return bool(self.comm.rank < 2 * self.pairs and self.comm.rank % 2 == 0)
+    def _is_even(self) -> Any:
+        return (self.comm.rank < 2 * self.pairs) & (self.comm.rank % 2 == 0)
 
     @property
-    def _is_odd(self) -> bool:
-        return bool(self.comm.rank < 2 * self.pairs and self.comm.rank % 2)
+    def _is_odd(self) -> Any:
+        return (self.comm.rank < 2 * self.pairs) & (self.comm.rank % 2 == 1)
 
     @property
-    def _other(self) -> int:
-        return int(self.comm.rank ^ 1)
+    def _other(self) -> Any:
+        return self.comm.rank ^ 1
 
-    def _exchange(self, peer: int, send: range, receive: range, combine: Combine) -> None:
-        """Sends, receives, or does both for ranges of equal length; nothing for empty ranges."""
-        if send or receive:
-            self.comm.exchange(
-                send=send.start if send else NOTHING,
-                to=peer,
-                receive=receive.start if receive else NOTHING,
-                source=peer,
-                combine=combine,
-                span=max(len(send), len(receive)),
-            )
+    def _trade(self, those: Any, peer: Any, send: _Part, receive: _Part, combine: Combine) -> None:
+        """Exchanges chunks, also of unequal numbers, on ranks that do it."""
+        both = np.minimum(send.count, receive.count)
+        for leaving, arriving in zip(send.split(both), receive.split(both), strict=True):
+            self._exchange(peer, those, leaving, those, arriving, combine)
+
+    def _exchange(
+        self, peer: Any, sends: Any, send: _Part, receives: Any, receive: _Part, combine: Combine
+    ) -> None:
+        """Sends chunks on some ranks, receives on some; nothing where there are none."""
+        leaving = only(sends & np.greater(send.count, 0), send.start)
+        arriving = only(receives & np.greater(receive.count, 0), receive.start)
+        busy = np.maximum(leaving, arriving) != NOTHING
+        if not np.any(busy):
+            return
+        counts = np.maximum(sends * send.count, receives * receive.count)
+        exchange = {
+            "send": leaving,
+            "to": peer * busy,
+            "receive": arriving,
+            "source": peer * busy,
+            "span": np.where(busy, counts, 1),
+        }
+        if np.ndim(self.comm.rank) == 0:
+            exchange = {name: int(value) for name, value in exchange.items()}
+        elif not np.ndim(exchange["span"]):
+            exchange["span"] = int(exchange["span"])
+        self.comm.exchange(**exchange, combine=combine)
