@@ -16,11 +16,11 @@ from kernbench.runtime_api.context import RuntimeContext
 from kernbench.torch import distributed as dist
 
 
-def ring(ranks: int, collapse: str) -> None:
+def alone(ranks: int, collapse: str, algorithm: str = "ring", *network: str) -> None:
     """An all-reduce of 16 elements of each rank."""
     spec = RunSpec(
         topology="ring1024",
-        overrides=(f"system.sips.count={ranks}", "defaults.algorithm=ring"),
+        overrides=(f"system.sips.count={ranks}", f"defaults.algorithm={algorithm}", *network),
         data=False,
         collapse="exact" if collapse == "exact" else "off",
     )
@@ -52,11 +52,14 @@ def step(ranks: int, collapse: str, *flags: str) -> None:
 _70B = ("--layers", "14", "--tp", "8", "--pp", "8", "--microbatches", "8", "--sequence", "4096")
 _405B = ("--model", "llama3-405b", "--tp", "8", "--pp", "16", "--microbatches", "16")
 
+_SWITCH = ("halving_doubling", "system.sips.network.kind=switch")
+
 Row = tuple[str, bool, Callable[..., None], tuple[object, ...]]
 
 ROWS: tuple[Row, ...] = (
-    ("all-reduce on a ring of 16,384", False, ring, (16_384, "exact")),
-    ("all-reduce on a ring of 100,000", False, ring, (100_000, "exact")),
+    ("all-reduce on a ring of 16,384", False, alone, (16_384, "exact")),
+    ("all-reduce on a ring of 100,000", False, alone, (100_000, "exact")),
+    ("all-reduce on a switch of 131,072", False, alone, (131_072, "exact", *_SWITCH)),
     ("70B of 14 layers on 1,024 ranks", False, step, (1024, "exact", *_70B)),
     ("the same, every rank", True, step, (1024, "off", *_70B)),
     ("405B of 126 layers on 16,384 ranks", True, step, (16_384, "exact", *_405B)),

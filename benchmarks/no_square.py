@@ -85,6 +85,10 @@ class Row:
 
 
 NODES = "h200x8_x4_nodes"
+SWITCH = (
+    "system.sips.network.kind=switch",
+    "system.algorithms=[ring, ring_two_way, halving_doubling, double_binary_tree, two_shot]",
+)
 ROWS = {
     "ring": Row(
         "choice, all-reduce on a ring",
@@ -94,6 +98,11 @@ ROWS = {
     "torus": Row(
         "choice, all-reduce on a square torus",
         lambda ranks: torus("all_reduce", ranks),
+        {1024: 0.1, 16384: 0.1},
+    ),
+    "switch": Row(
+        "choice, all-reduce on a switch",
+        lambda ranks: choice("ring1024", "all_reduce", ranks, *SWITCH),
         {1024: 0.1, 16384: 0.1},
     ),
     "nodes": Row(
