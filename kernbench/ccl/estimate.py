@@ -18,8 +18,8 @@ from kernbench.caches import Table, cached
 from kernbench.ccl.config import Chosen
 from kernbench.ccl.costs import launches_of, pass_over
 from kernbench.ccl.operations import OPERATIONS, Ints
-from kernbench.ccl.plan import Algorithm, Plan
-from kernbench.ccl.programs import most_messages, programs_of, refusals
+from kernbench.ccl.plan import Algorithm
+from kernbench.ccl.programs import Outline, most_messages, programs_of, refusals
 from kernbench.ccl.rails import Pair
 from kernbench.ccl.waves import Bools, Events, of_rank_0, sample_of, thinned
 from kernbench.hw.path import Path
@@ -103,19 +103,24 @@ class _Planned(NamedTuple):
     """What there is to time of an operation.
 
     Attributes:
-        plans: The plan of each channel; of channels that have shares of the links, of the first.
+        outlines: The plan of each channel; of channels that have shares of the links, of the first.
         chunk: Bytes of a chunk.
         group: The ranks.
     """
 
-    plans: list[Plan]
+    outlines: Sequence[Outline]
     chunk: int
     group: "_Group"
 
     @property
     def sample(self) -> int | None:
         """See `sample_of`."""
-        return sample_of(self.plans)
+        return sample_of([outline.plan for outline in self.outlines])
+
+    @property
+    def steps(self) -> int:
+        """Most steps of a channel."""
+        return max(len(outline.plan.send) for outline in self.outlines)
 
     def events(self, sample: int | None = None) -> Events:
         """Returns the exchanges of all steps, or of some.
@@ -123,9 +128,10 @@ class _Planned(NamedTuple):
         Args:
             sample: Number of steps; None for all.
         """
-        plans = self.plans
-        if sample is not None:
-            plans = [thinned(plan, sample) for plan in plans]
+        plans = [
+            each.of_ranks(each.plan if sample is None else thinned(each.plan, sample))
+            for each in self.outlines
+        ]
         if self.group.alike is not None:
             plans = [of_rank_0(plan) for plan in plans]
         return Events.of(plans, len(self.group.sips), self.group.alike)
@@ -411,7 +417,7 @@ class Estimator:
             self._time(planned.events(count), planned, chosen.queue)
             for count in (sample, 2 * sample)
         ]
-        left = max(len(plan.send) for plan in planned.plans) - 2 * sample
+        left = planned.steps - 2 * sample
         return times[1] + (times[1] - times[0]) * left / sample
 
     def slot_limit(
@@ -460,23 +466,23 @@ class Estimator:
         messages = most_messages(block, chosen.queue.slot_size // _ITEMSIZE, chosen.align)
         programs = programs_of(chosen, operation, self._topology, sips, 0, messages)
         share = -(-block // len(programs))
-        plans, shares, alike = [], None, alike_in(self._topology, sips)
+        found, shares, alike = list[Outline](), None, alike_in(self._topology, sips)
         if alike is not None:
             told = [program.told_by_one(alike) for program in programs]
-            plans = [plan for plan in told if plan is not None]
-            if len(plans) < len(programs):
-                plans, alike = [], None
+            found = [Outline(plan) for plan in told if plan is not None]
+            if len(found) < len(programs):
+                found, alike = [], None
         for program in programs if alike is None else ():
-            plan = program.plan
-            if plan is None:
+            outline = program.outline
+            if outline is None:
                 return None
-            plans.append(plan)
-            shares = program.shares(plan)
+            found.append(outline)
+            shares = program.shares(outline)
             if shares is not None:
                 break  # channels that keep out of each other's way: one tells the time of all
-        chunk = -(-share // plans[0].parts)
+        chunk = -(-share // found[0].plan.parts)
         chunk = -(-chunk // chosen.align) * chosen.align * _ITEMSIZE
-        return _Planned(plans, chunk, _Group(sips, shares or {}, {}, alike))
+        return _Planned(found, chunk, _Group(sips, shares or {}, {}, alike))
 
     def _kinds_of(self, sips: tuple[int, ...]) -> frozenset[int]:
         changed = self._system.sips.changed

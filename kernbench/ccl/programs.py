@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from kernbench.ccl.config import Chosen
 from kernbench.ccl.fitting import check_fits
@@ -12,6 +12,7 @@ from kernbench.ccl.plan import Algorithm, Plan, RefusedError, Setting, formula_o
 from kernbench.ccl.profiles import Scope
 from kernbench.ccl.rails import Pair, Rails, rails_of
 from kernbench.ccl.walker import Along
+from kernbench.ccl.waves import thinned
 from kernbench.errors import KernbenchError
 from kernbench.topology import Topology
 from kernbench.topology.alike import Alike, Switched
@@ -77,6 +78,19 @@ class ChannelProgram:
         """See `formula_of`."""
         return None if self.rails is not None else formula_of(self.algorithm, self.setting)
 
+    @property
+    def outline(self) -> "Outline | None":
+        """The plan, of which few steps can be had without all; None if there is no plan."""
+        along = self.algorithm
+        if isinstance(along, Along):
+            setting = along.seen(self.setting)
+            plan = plan_of(along.algorithm, setting)
+            if plan is not None and plan.in_step:
+                check_fits(plan, along.algorithm, setting)
+                return Outline(plan, along)
+        plan = self.plan
+        return None if plan is None else Outline(plan)
+
     def told_by_one(self, machine: Alike) -> Plan | None:
         """Returns a plan of which what rank 0 exchanges tells of all ranks; None if there is none.
 
@@ -90,7 +104,7 @@ class ChannelProgram:
             return plan if plan is not None and plan.in_stages else None
         return plan
 
-    def shares(self, plan: Plan | None) -> dict[Pair, Bandwidth] | None:
+    def shares(self, plan: "Plan | Outline | None") -> dict[Pair, Bandwidth] | None:
         """Returns the bounds of the rates of the channel's messages; None if there are no bounds.
 
         Args:
@@ -99,6 +113,29 @@ class ChannelProgram:
         if self.rails is None or self.channels > 1 or plan is None:
             return None
         return self.rails.shares_for(self.walk, plan.pairs)
+
+
+class Outline(NamedTuple):
+    """A plan, of which few steps can be had without all: one of a walk has ranks squared.
+
+    Attributes:
+        plan: The plan; along a walk, with places in place of ranks.
+        along: The walk; None if the plan is that of the ranks.
+    """
+
+    plan: Plan
+    along: Along | None = None
+
+    def of_ranks(self, plan: Plan) -> Plan:
+        """Returns some steps of the plan, as those of the ranks."""
+        found = plan if self.along is None else self.along.renumbered(plan)
+        assert found is not None, "steps of one chunk can be renumbered"
+        return found
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """See `Plan.pairs`."""
+        return self.of_ranks(self.plan if self.along is None else thinned(self.plan, 1)).pairs
 
 
 def programs_of(
