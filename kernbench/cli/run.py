@@ -13,7 +13,7 @@ from kernbench.ccl.config import check_default, local_file_notice
 from kernbench.cli import leaving, loading, ownership
 from kernbench.cli.failures import end_at_terminate, end_process, failed
 from kernbench.cli.hash_seeds import Listener, try_seeds
-from kernbench.cli.output import SILENT, Output
+from kernbench.cli.output import SILENT, TRACE_LIMIT, Output
 from kernbench.cli.page import write_page, write_page_of_failure
 from kernbench.cli.prints import Prints, kept
 from kernbench.cli.status_line import StatusLine, shown
@@ -117,6 +117,12 @@ def _run(spec: RunSpec, output: Output, tries: Tries) -> int:
         )
     if output.trace_ranks is not None and output.trace is None:
         raise UsageError("--trace-ranks without --trace", hint="add --trace FILE")
+    if output.trace_limit != TRACE_LIMIT and not output.needs_records:
+        raise UsageError(
+            "--trace-limit without what it limits",
+            hint="add --trace FILE, --trace-kineto FOLDER, --report FILE, --breakdown or "
+            "--explain-time",
+        )
     check_apart(output.written)
     for path in (output.trace, output.report, output.json):
         if path is not None:
@@ -259,6 +265,9 @@ def _attempt(spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | N
             print(f"kernbench: {said}", file=sys.stderr)
     if not output.quiet:
         _tell_classes(outcome.context, output)
+        if outcome.context.leaves_routing:
+            said = f"--routing {spec.routing}: no layer of experts has asked for it"
+            print(f"kernbench: {said}", file=sys.stderr)
     if output.breakdown and not engine.timed:
         print("simulated time per rank: N/A (fidelity functional)")
     elif output.breakdown:

@@ -140,7 +140,7 @@ def _validate(
         check_writable(json_file)
     if plot_file is not None:
         check_picture(plot_file)
-    if (notice := local_file_notice([None])) is not None:
+    if (notice := local_file_notice(way_out="another working directory")) is not None:
         print(f"kernbench: {notice}", file=sys.stderr)
     done = validate(folder, topology, names=names, programs=programs, jobs=jobs)
     if json_file is not None:

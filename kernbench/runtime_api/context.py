@@ -251,6 +251,11 @@ class RuntimeContext:
         self.shared.roles = role
 
     @property
+    def leaves_routing(self) -> bool:
+        """Whether a routing was named, and nothing has asked for it so far."""
+        return self.spec.routing is not None and not self.shared.asks_routing
+
+    @property
     def collapsed(self) -> Sequence[Partition]:
         """Classes of the ranks of each spawn that was collapsed."""
         return self.shared.collapsed

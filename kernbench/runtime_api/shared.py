@@ -18,7 +18,7 @@ from kernbench.process.types import DeviceSelector
 from kernbench.ranks.hash_seeds import Calls
 from kernbench.ranks.schedules import Schedule
 from kernbench.ranks.world import World
-from kernbench.routing import routing_of
+from kernbench.routing import Routing, routing_of
 from kernbench.run_spec import RunSpec
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.tl.recording import Recording, recordings_of
@@ -47,7 +47,7 @@ class Shared:
         schedule: Decides which message each receive from any source takes.
         calls: Notes what ranks call together; None if nobody asks.
         recordings: Launches of kernels recorded on machines equal to this one, see `KernelWork`.
-        routing: Says which experts tokens choose; None for what the program computes.
+        asks_routing: Whether something has asked which routing there is.
         on_choice: Called with a line of text when an algorithm is chosen for the first time.
         roles: Returns the role of a rank, as the program says; None for one role.
         collapsed: Classes of the ranks of each spawn that was collapsed.
@@ -66,7 +66,8 @@ class Shared:
         self.engine: Final = engine
         self.schedule: Final = schedule
         self.calls: Final = calls
-        self.routing: Final = None if spec.routing is None else routing_of(spec.routing)
+        self._routing: Final = None if spec.routing is None else routing_of(spec.routing)
+        self.asks_routing = False
         self.devices: Final[Sequence[int]] = DeviceSelector(spec.devices).indices(
             engine.topology.world_size
         )
@@ -92,6 +93,12 @@ class Shared:
         main = None if self._main is None else self._main()
         assert main is not None, "the context is gone"
         return main
+
+    @property
+    def routing(self) -> Routing | None:
+        """Says which experts tokens choose; None for what the program computes."""
+        self.asks_routing = True
+        return self._routing
 
     @cached_property
     def collectives(self) -> CollectiveModel:

@@ -191,6 +191,35 @@ def test_a_trace_of_some_ranks_says_which_are_not_there(bench: str) -> None:
     assert "expected ranks with commas" in _run(f"run {bench} --trace a --trace-ranks one", 2)
 
 
+def test_options_without_an_effect_are_told(bench: str, tmp_path: Path) -> None:
+    said = _run(f"run {bench} --trace-limit 7", 2)
+    assert "--trace-limit without what it limits" in said
+    assert "hint: add --trace FILE, --trace-kineto FOLDER, --report FILE, --breakdown or" in said
+    _run(f"run {bench} --trace-limit 7 --trace a.trace")
+
+    told = "kernbench: --routing W4: no layer of experts has asked for it\n"
+    assert _run(f"run {bench} --routing W4") == told
+    assert _run(f"run {bench} --routing W4 -q") == ""
+    layer = tmp_path / "layer.py"
+    layer.write_text(
+        """
+from kernbench import torch
+from kernbench.ep import MoEConfig, MoELayer
+from kernbench.parallel import parallel_state
+
+def run(ctx):
+    def worker(rank):
+        torch.distributed.init_process_group("nccl")
+        parallel_state.initialize_model_parallel()
+        MoELayer(MoEConfig(hidden_size=8, moe_ffn_hidden_size=8, num_moe_experts=4))
+        parallel_state.destroy_model_parallel()
+        torch.distributed.destroy_process_group()
+    ctx.multiprocessing.spawn(worker, nprocs=1)
+"""
+    )
+    assert "has asked" not in _run(f"run {layer} --routing W4")
+
+
 def test_the_usual_values_are_those_of_a_specification() -> None:
     assert _said(["run", "race.py"]) == (RunSpec(bench="race.py"), Output(), (0, 0))
     assert RunSpec(bench="race.py").command() == "kernbench run race.py --seed 0"
