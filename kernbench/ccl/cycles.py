@@ -123,7 +123,7 @@ class Replayed(Protocol):
         """Returns the owner of a rank's messages."""
         ...
 
-    def alike(self, rank: int, before: int, now: int) -> int:
+    def repeated(self, rank: int, before: int, now: int) -> int:
         """Returns how many exchanges of a rank, from one on, are as those from an earlier one on.
 
         Args:
@@ -533,7 +533,7 @@ def _again(replay: Replayed, walk: Walk, before: _Place, now: _Place) -> int | N
     done = now[0] - before[0]
     if done <= 0 or before[1:] != now[1:]:
         return 0
-    return max(replay.alike(walk.rank, before[0], now[0]) - 1, 0) // done
+    return max(replay.repeated(walk.rank, before[0], now[0]) - 1, 0) // done
 
 
 def _add_queues(replay: Replayed, shape: list[Any], parts: list[_Part]) -> None:

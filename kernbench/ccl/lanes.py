@@ -14,10 +14,11 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from kernbench.caches import cached
+from kernbench.ccl.circles import distinct
 from kernbench.ccl.costs import PieceTimes, Span, StepCosts
 from kernbench.ccl.layout import Layout
 from kernbench.ccl.operations import Ints
-from kernbench.ccl.plan import Plan, distinct
+from kernbench.ccl.plan import Plan
 from kernbench.hw.path import FarHops, FarTimes, HopTimes, Path, stack, transmit
 from kernbench.hw.pe import PeTimeline
 

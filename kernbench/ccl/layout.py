@@ -100,7 +100,7 @@ class Layout:
     @cached_property
     def even(self) -> bool:
         """Whether all chunks of all ranks have one size, and it is not 0."""
-        return self.alike and bool(self.nominal) and bool((self.sizes == self.nominal).all())
+        return self.uniform and bool(self.sizes[0, 0] == self.nominal)
 
     @cached_property
     def uniform(self) -> bool:
@@ -199,14 +199,19 @@ class Layout:
             spans: Number of chunks in a row of each step.
             piece: Elements of the largest message.
         """
-        row = self._row(rank)
         if self.even:
             elements = spans * self.sizes[0, 0]
             return elements, -(-elements // piece)
+        row = self._row(rank)
         last = np.minimum(chunks + spans, self.begins.shape[1]) - 1
         elements = self.begins[row, last] + self.sizes[row, last] - self.begins[row, chunks]
-        through = np.concatenate([[0], np.cumsum(self._nominal[row])])
-        return elements, -(-(through[last + 1] - through[chunks]) // piece)
+        nominal = self._nominal[row, last] + self._before[row, last] - self._before[row, chunks]
+        return elements, -(-nominal // piece)
+
+    @cached_property
+    def _before(self) -> Ints:
+        """Elements of the full chunks before each chunk."""
+        return np.cumsum(self._nominal, axis=1) - self._nominal
 
     def key(self) -> tuple[bytes, bytes]:
         """Returns a key that tells layouts apart whose messages have different sizes."""

@@ -104,13 +104,13 @@ class Prepared:
             most_messages(largest, costs.together.piece, chosen.align),
         )
         first = programs[0]
-        if shape.one_walk and first.rails is not None and first.shares(first.plan) is not None:
+        if shape.one_walk and first.shares is not None:
             programs = [first]
         self._rows: dict[int, Rows | None] = {}
         self._runs: dict[tuple[int, int], list[tuple[range, slice]]] = {}
         self.channels: Final[list[ChannelPlan]] = []
         for program in programs:
-            shares = program.shares(None if program.rails is None else program.plan)
+            shares = program.shares
             self.channels.append(
                 ChannelPlan(
                     program,

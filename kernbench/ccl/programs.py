@@ -15,7 +15,7 @@ from kernbench.ccl.walker import Along
 from kernbench.ccl.waves import thinned
 from kernbench.errors import KernbenchError
 from kernbench.topology import Topology
-from kernbench.topology.alike import Alike, Switched
+from kernbench.topology.alike import Alike, Turned
 from kernbench.units import Bandwidth
 
 _EACH: Final = 2
@@ -98,21 +98,18 @@ class ChannelProgram:
             machine: The machine of the group, whose SIPs are all alike. On a switch, ranks that
                 send and get a message in each step are, too, whoever their peers are.
         """
-        plan = self.formula
-        if isinstance(machine, Switched):
-            plan = plan or (self.plan if self.rails is None else None)
-            return plan if plan is not None and plan.in_stages else None
-        return plan
+        if isinstance(machine, Turned):
+            return self.formula
+        plan = self.plan
+        return plan if plan is not None and plan.in_stages else None
 
-    def shares(self, plan: "Plan | Outline | None") -> dict[Pair, Bandwidth] | None:
-        """Returns the bounds of the rates of the channel's messages; None if there are no bounds.
-
-        Args:
-            plan: The channel's plan.
-        """
-        if self.rails is None or self.channels > 1 or plan is None:
+    @property
+    def shares(self) -> dict[Pair, Bandwidth] | None:
+        """The bounds of the rates of the channel's messages; None if there are no bounds."""
+        if self.rails is None or self.channels > 1:
             return None
-        return self.rails.shares_for(self.walk, plan.pairs)
+        outline = self.outline
+        return None if outline is None else self.rails.shares_for(self.walk, outline.pairs)
 
 
 class Outline(NamedTuple):

@@ -203,7 +203,7 @@ class Replay:
         """Returns the turns of an exchange of a rank."""
         return self._runs.of(rank, step.send, step.receive, step.span)
 
-    def alike(self, rank: int, before: int, now: int) -> int:
+    def repeated(self, rank: int, before: int, now: int) -> int:
         """Returns how many exchanges of a rank, from one on, are as those from an earlier one on.
 
         Args:

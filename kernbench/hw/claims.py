@@ -124,11 +124,10 @@ class Use:
         if self.lead < other.tail:
             return False
         if self.ways is None or other.ways is None:
-            if not (self.private and other.private):
-                return False
-            if self is other:
-                return True
-            return all(self._on[link].like(other._on[link]) for link in self.links & other.links)
+            return (self.private and other.private) and (
+                self is other
+                or all(self._on[link].like(other._on[link]) for link in self.links & other.links)
+            )
         mine, theirs = self.ways.kinds, other.ways.kinds
         return (self.ways.private and other.ways.private) and all(
             mine[kind][0] == theirs[kind][0] and mine[kind][1].like(theirs[kind][1])

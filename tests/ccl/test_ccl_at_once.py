@@ -1,10 +1,10 @@
 """Ranks that begin at once on a machine that is all alike are timed as one, as if each were."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from ccl_machine import SUM, shipped_algorithm
+from ccl_operations import even
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -30,9 +30,12 @@ def _machine(name: str, *overrides: str) -> Topology:
     return load_topology(name, overrides).topology_obj
 
 
-def _prepared(machine: Topology, chosen: Chosen, count: int) -> Prepared:
+def _prepared(
+    machine: Topology, chosen: Chosen, count: int, operation: str = "all_reduce"
+) -> Prepared:
     sips = tuple(range(machine.world_size))
-    shape = CollectiveShape(chosen, "all_reduce", sips, (count,), dtypes.float32)
+    sizes = even(operation, len(sips), count).sizes
+    shape = CollectiveShape(chosen, operation, sips, sizes, dtypes.float32)
     return CollectiveModel(GraphEngine(machine, enable_data=False)).prepare(shape)
 
 
@@ -132,13 +135,8 @@ def test_ranks_on_a_switch_take_what_each_takes(
     chosen = shipped_algorithm(name)
     assume(chosen.implements(operation))
     chosen = replace(chosen, queue=replace(chosen.queue, n_slots=slots, slot_size=slot))
-    sips, block = tuple(range(ranks)), chunk * (ranks if operation == "all_reduce" else 1)
-    blocks = 1 if operation == "all_reduce" else ranks
-    sizes: tuple[Any, ...] = (block,) * blocks
-    if operation == "all_to_all":
-        sizes = (sizes,) * ranks
-    shape = CollectiveShape(chosen, operation, sips, sizes, dtypes.float32)
-    (channel,) = CollectiveModel(GraphEngine(machine, enable_data=False)).prepare(shape).channels
+    count = chunk * (ranks if operation == "all_reduce" else 1)
+    (channel,) = _prepared(machine, chosen, count, operation).channels
     if channel.at_once is None:
         assert name == "pairwise"  # small messages: all leave before the first one is received
         return

@@ -340,7 +340,7 @@ def test_exchanges_that_repeat_are_those_with_the_same_turns(
 
     pairs = zip(steps[before:], steps[now:], strict=False)
     same = list(takewhile(lambda pair: told(pair[0]) == told(pair[1]), pairs))
-    assert one.alike(rank, before, now) == len(same)
+    assert one.repeated(rank, before, now) == len(same)
     assert list(Steps(plan.columns(rank))) == list(steps)
     assert Steps(plan.columns(rank))[now] == steps[now]
     assert list(Steps(plan.columns(rank))[before:]) == list(steps[before:])

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernbench.ccl import plan as plan_module
 from kernbench.ccl.algorithms import dimension_wise, halving_doubling, ring
+from kernbench.ccl.circles import circles_of, gather, gather_each
 from kernbench.ccl.columns import Column
 from kernbench.ccl.plan import Plan, Setting, plan_of
 from kernbench.run_spec import RunSpec
@@ -175,14 +175,14 @@ def test_ranks_know_of_those_whose_word_has_come_to_them(stages: list[list[int]]
     ranks = len(stages[0])
     circles, known = [], [{rank} for rank in range(ranks)]
     for before in stages:
-        circle, longest = plan_module._circles(before)
+        circle, longest = circles_of(before)
         circles.append(circle)
         for _ in range(longest - 1):  # as many steps as it takes to go round the longest circle
             known = [known[rank] | known[before[rank]] for rank in range(ranks)]
     everybody = all(len(each) == ranks for each in known)
 
-    assert plan_module._gather(circles) == everybody
-    assert plan_module._gather_each(circles) == everybody
+    assert gather(circles) == everybody
+    assert gather_each(circles) == everybody
 
 
 @given(

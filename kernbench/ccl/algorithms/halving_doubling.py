@@ -196,6 +196,4 @@ class _Team:
         }
         if np.ndim(self.comm.rank) == 0:
             exchange = {name: int(value) for name, value in exchange.items()}
-        elif not np.ndim(exchange["span"]):
-            exchange["span"] = int(exchange["span"])
         self.comm.exchange(**exchange, combine=combine)
