@@ -5,7 +5,7 @@ from typing import Any
 
 from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.hw.pe import PeCosts
-from kernbench.process.act import Entered, act
+from kernbench.process.act import act
 from kernbench.process.process import Process, current_process
 from kernbench.tensors.tensor import Tensor
 from kernbench.tl.launch import DEFAULT_QUEUES, Kernel, KernelWork, LaunchError, kind_of
@@ -23,15 +23,12 @@ class ProcessLauncher:
         kernel: Kernel,
         grid: tuple[int, ...],
         arguments: dict[str, Any],
-        *,
-        at_once: bool = False,
     ) -> None:
         """Issues a launch; waits only if the launch queue is full.
 
         Args:
             grid: Number of programs along each dimension.
             arguments: Arguments of the kernel by name; a tensor becomes a pointer to its elements.
-            at_once: Whether the bytes change now, and not when the command runs.
 
         Raises:
             LaunchError: If the arguments hold tensors on several devices, or on the CPU.
@@ -50,12 +47,6 @@ class ProcessLauncher:
                     [site_fact(call_site()), "nor has Triton one"],
                     hint="pass view_as_real(tensor)",
                 )
-        if at_once and process.host.tape is not None and process.host.tape.later:
-            raise UnsupportedError(
-                f"kernel {kernel.name} inside of a CUDA graph is not simulated with numbers",
-                [site_fact(call_site())],
-                hint="launch it outside of the graph, or run without numbers (--data off)",
-            )
         sip = _device(kernel, list(tensors.values())) if tensors else process.device_index
         stream = process.current_stream(sip)
         for tensor in tensors.values():
@@ -74,7 +65,6 @@ class ProcessLauncher:
             DEFAULT_QUEUES,
             process.ctx.recordings,
             None if None in kinds else (grid, *kinds),
-            data=at_once or process.engine.enable_data,
         )
 
         def compile_it() -> None:
@@ -90,22 +80,16 @@ class ProcessLauncher:
         # If only a run with values can tell what the kernel touches, it may touch everything.
         read = [tensor for name, tensor in tensors.items() if loads is None or name in loads]
         wrote = [tensor for name, tensor in tensors.items() if stores is None or name in stores]
-        described = {"grid": list(grid)}
-
-        def compute() -> Entered:
-            work.compute()
-            return Entered(work, None, described)
-
         act(
             process,
             kernel.name,
             "kernel",
             stream,
-            compute if at_once else work,
+            work,
             reads=read,
             writes=wrote,
             site=call_site(),
-            args=None if at_once else described,
+            args={"grid": list(grid)},
             new_version=False,  # as with Triton's, autograd does not know about it
         )
 

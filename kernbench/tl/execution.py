@@ -38,7 +38,6 @@ class Run:
         recorder: Takes the computations of the programs in place of computing them; None to
             compute, as far as there are data.
         same_stores: Whether several programs may store one value to one element.
-        data: Whether the arguments hold values.
         dry: Whether only to find out if the programs end: nothing is computed or logged.
 
     Attributes:
@@ -60,11 +59,10 @@ class Run:
         recorder: Recorder | None,
         *,
         same_stores: bool,
-        data: bool,
         dry: bool = False,
     ) -> None:
         self._engine = engine
-        self._data = data and not dry
+        self._data = engine.enable_data and not dry
         self._sip = sip
         self._kernel = kernel
         self._grid = grid
@@ -225,7 +223,6 @@ class Run:
             spec,
             None,
             same_stores=self._same_stores,
-            data=False,
             dry=True,
         )
         try:

@@ -370,7 +370,6 @@ class KernelWork:
         memo: Recordings of earlier launches on the machine, by dials of the engine, the kind of the
             device and `memo_key`; played unless fidelity is `tile`.
         memo_key: Key of everything else that a recording depends on; None if there is no such key.
-        data: Whether the arguments hold values; None: as the engine says.
     """
 
     def __init__(
@@ -383,11 +382,8 @@ class KernelWork:
         queues: QueueSpec,
         memo: Table[Hashable, Recording],
         memo_key: Any,
-        data: bool | None = None,
     ) -> None:
         self._engine = engine
-        self._data = engine.enable_data if data is None else data
-        self._done: tuple[int, Spans] | None = None
         self._sip = sip
         self._kernel = kernel
         self._grid = grid
@@ -413,7 +409,7 @@ class KernelWork:
             return None
         engine = self._engine
         kind = engine.devices[self._sip].kind
-        key = self._data, engine.op_log.full, kind, self._memo_key
+        key = engine.enable_data, engine.op_log.full, kind, self._memo_key
         found = self._memo.get(key)
         if found is None and check is not None:
             check()
@@ -421,7 +417,7 @@ class KernelWork:
 
     def _record(self) -> Recording:
         views = self._twins()
-        recorder = Recorder(views, calls=self._data)
+        recorder = Recorder(views, calls=self._engine.enable_data)
         run = self._new_run(recorder)
         try:
             run.run(self._with(views))
@@ -443,7 +439,6 @@ class KernelWork:
             self._queues,
             recorder,
             same_stores=self._kernel.same_stores,
-            data=self._data,
         )
 
     def _twins(self) -> dict[str, View]:
@@ -465,26 +460,18 @@ class KernelWork:
     def _views(self) -> dict[str, View]:
         return {n: p.view for n, p in self._arguments.items() if isinstance(p, Pointer)}
 
-    def compute(self) -> None:
-        """Changes the bytes of the arguments now; the command then only takes its time.
-
-        Raises:
-            Exception: What a program of the kernel raises.
-        """
-        self._done = self._execute(self.recording())
-
     def begin(self, command: Command, start: int) -> None:
         """See `Action`."""
         engine = self._engine
         if command.stream.faulted:
             Hold(engine, None, 0, None).begin(command, start)
             return
-        recording = None if engine.fidelity == "tile" or self._done else self.recording()
+        recording = None if engine.fidelity == "tile" else self.recording()
         copies: dict[str, View] = {}
-        if engine.shadow and self._done is None:
+        if engine.shadow:
             copies = self._copies()
         try:
-            duration, spans = self._done or self._execute(recording)
+            duration, spans = self._execute(recording)
         except Exception as error:
             engine.fail(command, error)
             Hold(engine, None, 0, None).begin(command, start)
@@ -502,7 +489,7 @@ class KernelWork:
         """Changes the bytes of the arguments; returns the duration and the spans of engines."""
         if recording is not None and recording.duration is not None:
             calls = recording.calls
-            if not self._data or (calls is not None and calls.play(self._views)):
+            if not self._engine.enable_data or (calls is not None and calls.play(self._views)):
                 notify_all(recording.notices)
                 return recording.duration, recording.spans
         run = self._run(self._twins())
@@ -511,7 +498,7 @@ class KernelWork:
 
     def _run(self, views: dict[str, View]) -> Run:
         """Runs the programs on views of their own."""
-        if self._data:
+        if self._engine.enable_data:
             for view in views.values():
                 if view.buffer.data is None:
                     view.buffer.poison(view.dtype)

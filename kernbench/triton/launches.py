@@ -79,6 +79,16 @@ class Given(NamedTuple):
     type: str
     value: Any
 
+    def label(self, shape: Sequence[int], dtype: str) -> str:
+        """Returns how reports call it.
+
+        Args:
+            shape: Of the tensor that is given, or that it describes.
+            dtype: Name of its type.
+        """
+        extents = " x ".join(map(str, shape)) or "one element"
+        return f"argument {self.name}, a tensor of {extents} {dtype}"
+
 
 def parts_of(signature: Mapping[Any, Any], values: Sequence[Any]) -> Iterator[Given]:
     """Yields what a compiled kernel is given: without constants, tuples by their parts.
@@ -149,9 +159,14 @@ class Launch:
         return self._touched(self.executable.stores)
 
     @property
+    def stores_anywhere(self) -> bool:
+        """Whether programs may store in memory that no argument tells."""
+        return self.executable.stores is None
+
+    @property
     def reaches_all(self) -> bool:
         """Whether programs may touch memory that no argument tells."""
-        return self.executable.loads is None or self.executable.stores is None
+        return self.executable.loads is None or self.stores_anywhere
 
     def _touched(self, known: frozenset[int] | None) -> frozenset[int]:
         everywhere = frozenset(self.pointers)

@@ -146,6 +146,12 @@ def by_addresses(addresses, out, count):
 
 
 @triton.jit
+def at_addresses(addresses, count):
+    for number in range(count):
+        tl.store(tl.load(addresses + number).to(tl.pointer_type(tl.float32)), 1.0)
+
+
+@triton.jit
 def turns_of(counts, out):
     total = 0
     for number in range(tl.load(counts + tl.program_id(0))):

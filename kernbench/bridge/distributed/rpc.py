@@ -7,45 +7,20 @@ names, as with PyTorch, and what calls another rank is refused.
 import functools
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch.distributed as dist
 
 from kernbench.bridge.base.here import HERE, this_rank
 from kernbench.errors import not_simulated
 from kernbench.isolation.replaced import Patch, WhenImported
-from kernbench.process.process import MAIN, RankLocal
+from kernbench.process.process import MAIN
+from kernbench.ranks.agents import AGENTS, agent_of, begin, next_prefix
 from kernbench.ranks.world import world_of
 from kernbench.runtime_api.refused_functions import refused
 from kernbench.runtime_api.refused_names import refused_by_module
 
 _REFUSED: Final = refused_by_module()["torch.distributed.rpc"]
-
-
-class _Agent(NamedTuple):
-    """What a rank has begun.
-
-    Attributes:
-        workers: Names and numbers of all ranks, as PyTorch has them.
-        store: Where they meet.
-    """
-
-    rank: int
-    workers: tuple[Any, ...]
-    store: Any
-
-
-_AGENTS: Final[RankLocal[_Agent | None]] = RankLocal("the agent of rpc", lambda _: None)
-_BEGUN: Final[RankLocal[int]] = RankLocal("agents of rpc so far", lambda _: 0)
-
-
-def _agent() -> _Agent:
-    found = _AGENTS.of(this_rank().process)
-    if found is None:
-        raise RuntimeError(
-            "RPC has not been initialized. Call torch.distributed.rpc.init_rpc first."
-        )
-    return found
 
 
 def init_rpc(
@@ -78,20 +53,12 @@ def init_rpc(
             f"rpc.init_rpc(world_size={world_size}) in a run of {size} ranks",
             "call it in every rank, with world_size=int(os.environ['WORLD_SIZE'])",
         )
-    if _AGENTS.of(process) is not None:
+    if AGENTS.of(process) is not None:
         raise RuntimeError("RPC is already initialized")
     kind(name, 0)
     method = getattr(rpc_backend_options, "init_method", "env://")
     met, number, _ = next(iter(dist.rendezvous(method, rank=rank, world_size=size)))
-    begun = _BEGUN.of(process)
-    _BEGUN.set(process, begun + 1)
-    store = dist.PrefixStore(f"rpc_prefix_{begun}", met)
-    store.set(f"name/{number}", name)
-    names = tuple(store.get(f"name/{each}").decode() for each in range(size))
-    if names.count(name) > 1:
-        raise RuntimeError(f"RPC worker name {name} is not unique: the ranks have {list(names)}")
-    workers = tuple(kind(each, at) for at, each in enumerate(names))
-    _AGENTS.set(process, _Agent(number, workers, store))
+    begin(process, kind, name, number, size, dist.PrefixStore(next_prefix(process), met))
 
 
 def shutdown(graceful: bool = True, timeout: float = 0) -> None:
@@ -102,29 +69,16 @@ def shutdown(graceful: bool = True, timeout: float = 0) -> None:
         timeout: Ignored by design: a hang is found when it happens, not after a time.
     """
     del timeout
-    agent = _agent()
+    process = this_rank().process
+    agent = agent_of(process)
     if graceful:
-        agent.store.set(f"end/{agent.rank}", "")
-        agent.store.wait([f"end/{each}" for each in range(len(agent.workers))])
-    _AGENTS.set(this_rank().process, None)
+        agent.wait_for_all()
+    AGENTS.set(process, None)
 
 
 def get_worker_info(worker_name: str | None = None) -> Any:
-    """`torch.distributed.rpc.get_worker_info`: name and number of a rank.
-
-    Args:
-        worker_name: Its name; None: the calling rank's.
-
-    Raises:
-        RuntimeError: If no rank has the name.
-    """
-    agent = _agent()
-    if worker_name is None:
-        return agent.workers[agent.rank]
-    for worker in agent.workers:
-        if worker.name == worker_name:
-            return worker
-    raise RuntimeError(f"Unknown destination worker {worker_name}")
+    """`torch.distributed.rpc.get_worker_info`; see `ranks.agents.Agent.worker`."""
+    return agent_of(this_rank().process).worker(worker_name)
 
 
 def _in_ranks(real: Any, ours: Callable[..., Any]) -> Any:
@@ -155,7 +109,7 @@ def _of_rpc(rpc: ModuleType) -> Iterator[Patch]:
     }
     ours |= {"init_rpc": functools.partial(init_rpc, rpc.WorkerInfo), "shutdown": shutdown}
     ours["get_worker_info"] = get_worker_info
-    ours["_is_current_rpc_agent_set"] = lambda: _AGENTS.of(this_rank().process) is not None
+    ours["_is_current_rpc_agent_set"] = lambda: AGENTS.of(this_rank().process) is not None
     made = {name: _in_ranks(getattr(rpc, name), function) for name, function in ours.items()}
     made["RRef"] = _reference(rpc.RRef)
     for name, value in made.items():

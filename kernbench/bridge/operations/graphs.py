@@ -4,7 +4,7 @@ While a graph is captured, operations run as ever, to find out what they make; w
 written is taken back at the end. A replay runs them again, below autograd and all modes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -137,10 +137,13 @@ class CaptureMode(TorchDispatchMode):
         rank, nodes = self._rank, self._capture.nodes
         first, written = len(nodes), _written(func, args, named)
         if any(map(is_on_device, tensors_in((args, kwargs)))):
-            together = rank.mode.known(func).collective if isinstance(func, OpOverload) else None
-            if together is not None:
+            known = rank.mode.known(func) if isinstance(func, OpOverload) else None
+            if known is not None and known.collective is not None:
                 with self:
-                    return together(rank, *args, **named)
+                    return known.collective(rank, *args, **named)
+            if known is not None and known.defined:
+                with self:
+                    return known.inside(True, args, named)
             if rank.data:
                 self._save(written)
         out = func(*args, **named)
@@ -159,6 +162,27 @@ class CaptureMode(TorchDispatchMode):
             made = pieces([*written, *tensors_in(out)])
             self._capture.warmth.touched(first, price, pieces(given), made)
         return out
+
+    def launched(
+        self,
+        issue: Callable[[], None],
+        again: Callable[..., None],
+        tensors: list[torch.Tensor],
+        written: list[torch.Tensor],
+    ) -> None:
+        """Issues a kernel of the program's own, and notes it.
+
+        Args:
+            issue: Issues it as one command.
+            again: Does at a replay what it does, on the tensors that are there then.
+            tensors: What it is given.
+            written: Those of them that it may write.
+        """
+        first = len(self._capture.nodes)
+        self._save(written)
+        issue()
+        node = self._capture.nodes[first]
+        self._values.note(first, node.name, node.site, again, tensors, {}, None)
 
     def _save(self, tensors: list[torch.Tensor]) -> None:
         """Keeps what storages hold that the capture is about to write."""

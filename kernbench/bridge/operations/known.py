@@ -4,6 +4,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import torch
+from torch._C import DispatchKey, DispatchKeySet
 
 from kernbench.bridge.distributed.functional import collective
 from kernbench.bridge.operations.costs import FREE, cost_of
@@ -15,6 +16,8 @@ from kernbench.bridge.tensors.hazards import Operands
 from kernbench.bridge.tensors.resizing import Resizes
 from kernbench.bridge.tensors.room import place_of_size
 from kernbench.sim_engine.engine import GraphEngine
+
+_BACKENDS: Final = tuple(map(DispatchKeySet, (DispatchKey.CPU, DispatchKey.CUDA)))
 
 _READS: Final = frozenset(
     (
@@ -93,6 +96,16 @@ class Known:
         self.run: Final = watched(func, widened(func)) if data else widened(func)
         self.operands: Final = Operands(func, self.cost is FREE)
         self.durations: Final[dict[Any, int]] = {}
+
+    def inside(self, touched: bool, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Calls the function of the library that defines it: what that calls are its kernels.
+
+        Args:
+            touched: Whether an operand is on a device.
+        """
+        if self.cost.known:  # numbers may stand for tensors
+            return self.func._op_dk(DispatchKey.CUDA, *args, **kwargs)
+        return self.func.redispatch(_BACKENDS[touched], *args, **kwargs)
 
 
 _KNOWN: Final[WeakKeyDictionary[GraphEngine, dict[Any, dict[int, Known]]]] = WeakKeyDictionary()

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import torch
 from torch import get_default_dtype, is_grad_enabled
-from torch._C import DispatchKey, DispatchKeySet, _get_dispatch_mode
+from torch._C import _get_dispatch_mode
 from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -56,7 +56,6 @@ from kernbench.symmetric.visits import action_of, wrote
 
 _PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
 _FAKE: Final = torch._C._TorchDispatchModeKey.FAKE
-_BACKENDS: Final = tuple(map(DispatchKeySet, (DispatchKey.CPU, DispatchKey.CUDA)))
 _COPY: Final = cost_of(torch.ops.aten.copy_.default)
 _UPLOAD: Final = Cost("copy", FREE.duration)
 
@@ -181,10 +180,8 @@ class TimeMode(TorchDispatchMode):
             with self:
                 return known.collective(rank, *args, **(kwargs or {}))
         if known.defined and (touched or not cost.known):
-            with self:  # what the library's function calls are its kernels
-                if cost.known:  # numbers may stand for tensors
-                    return func._op_dk(DispatchKey.CUDA, *args, **(kwargs or {}))
-                return func.redispatch(_BACKENDS[touched], *args, **(kwargs or {}))
+            with self:
+                return known.inside(touched, args, kwargs or {})
         carries = self._hazards.watch and self._hazards.look(
             known.operands, cost.name, args, kwargs
         )

@@ -4,7 +4,8 @@ A launch runs the kernel at once on the tensors that it is given, if these have 
 command on the current stream. See ADR 0056.
 """
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -12,14 +13,22 @@ import torch
 from kernbench.bridge.base.here import Rank, this_rank
 from kernbench.bridge.cuda.cuda_devices import get_device_capability, get_device_properties
 from kernbench.bridge.distributed.works import unseen
-from kernbench.bridge.tensors.storages import ADDRESS, STORAGES, Held, hold, is_pinned
-from kernbench.errors import KernbenchError, call_site, not_simulated, site_fact
+from kernbench.bridge.tensors.storages import (
+    ADDRESS,
+    STORAGES,
+    Held,
+    bytes_on,
+    held_by,
+    hold,
+    is_pinned,
+)
+from kernbench.errors import CallSite, KernbenchError, call_site, not_simulated, site_fact
 from kernbench.isolation.replaced import WhenImported
 from kernbench.kernels.grids import LANES
-from kernbench.process.act import Entered, Span, act
-from kernbench.symmetric.links import Move, away
-from kernbench.symmetric.visits import Visit, action_of
+from kernbench.process.act import Span
+from kernbench.symmetric.visits import Visit
 from kernbench.triton import registering
+from kernbench.triton.issuing import check_repeats, issue, told
 from kernbench.triton.launches import Given, Launch, LaunchError
 from kernbench.ttir.memory import Allocation, Memory
 
@@ -28,52 +37,56 @@ _CACHE: Final = 256 << 20
 
 
 class Place:
-    """Memory of the rank's device that a kernel is given.
+    """Memory of the rank's device that a kernel is given, as `triton.issuing.Place`.
 
     Args:
         held: Stands for the storage.
         tensor: The tensor that the program gives.
         number: Number of the argument.
-        given: What the program gives.
-
-    Attributes:
-        held: As above, as `tensor` and `number`.
-        address: Where its first element is.
     """
 
-    def __init__(self, held: Held, tensor: torch.Tensor, number: int, given: Given) -> None:
+    def __init__(self, held: Held, tensor: torch.Tensor, number: int) -> None:
         self.held: Final = held
         self.tensor: Final = tensor
         self.number: Final = number
-        storage = tensor.untyped_storage()
-        self.address: Final = ADDRESS(storage) + tensor.storage_offset() * tensor.element_size()
-        shape = " x ".join(map(str, tensor.shape)) or "one element"
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        self._label: Final = f"argument {given.name}, a tensor of {shape} {dtype}"
+        self.address: Final = _address(tensor)
+        self.nbytes: Final = tensor.nbytes
+        self.shared: Final = held.shared
 
     @property
-    def memory(self) -> Hashable:
+    def elements(self) -> Hashable:
         """Is equal for tensors of the same elements of a storage."""
-        return id(self.held), self.tensor.storage_offset(), self.tensor.nbytes
+        return id(self.held), self.tensor.storage_offset(), self.nbytes
 
     @property
     def block(self) -> Span:
         """The elements, for the guard of the memory."""
         return Span(self.held, self.held.window_of(self.tensor))
 
-    def moves(self, rank: Rank, *, writes: bool) -> list[Move]:
-        """Returns what goes over links if all elements are read, or written."""
-        shared, nbytes = self.held.shared, self.tensor.nbytes
-        return [] if shared is None else shared.moves(rank.sip, nbytes, writes=writes)
 
-    def allocation(self) -> Allocation:
-        """Returns the memory for the programs: all of the storage, as on a GPU."""
-        return _allocation(self._label, self.held, self.tensor.untyped_storage())
+def _address(tensor: torch.Tensor) -> int:
+    return int(ADDRESS(tensor.untyped_storage()) + tensor.storage_offset() * tensor.element_size())
 
 
-def _allocation(label: str, held: Held, storage: Any) -> Allocation:
-    unwritten = this_rank().hazards.unwritten.bytes_of(held)
-    return Allocation(label, ADDRESS(storage), held.array_of(storage), unwritten=unwritten)
+def _arguments(launch: Launch, tensors: Iterable[torch.Tensor]) -> dict[int, Allocation]:
+    """Returns the memory of a launch's arguments: all of each storage, as on a GPU.
+
+    Args:
+        tensors: What its pointers are of, in their order.
+    """
+    found = {}
+    for (number, given), tensor in zip(launch.pointers.items(), tensors, strict=True):
+        label = given.label(tensor.shape, str(tensor.dtype).removeprefix("torch."))
+        found[number] = _allocation(label, tensor.untyped_storage())
+    return found
+
+
+def _allocation(label: str, storage: Any) -> Allocation:
+    rank, held = this_rank(), STORAGES.get(storage._cdata)
+    array = bytes_on(storage) if held is None else held.array_of(storage)
+    known = held is not None and rank.capture is None  # nothing is read in a capture
+    unwritten = rank.hazards.unwritten.bytes_of(held) if known else None
+    return Allocation(label, ADDRESS(storage), array, unwritten=unwritten)
 
 
 class SimulatedDevices:
@@ -121,58 +134,46 @@ class SimulatedDevices:
         """See `Devices`.
 
         Raises:
-            UnsupportedError: If it is part of a CUDA graph, and its numbers are asked for.
+            UnsupportedError: If it is part of a CUDA graph, and its numbers cannot be made again.
             KernbenchError: As `Devices.launch`.
         """
         rank, site = this_rank(), call_site()
-        process = rank.process
-        if rank.data and process.host.tape is not None and process.host.tape.later:
-            raise not_simulated(
-                f"kernel {launch.name} inside of a CUDA graph, with numbers,",
-                "launch it outside of the graph, or run without numbers (--data off)",
-            )
         with unseen():
             places = [_place(rank, launch.name, *one) for one in launch.pointers.items()]
-            reads = [place for place in places if place.number in launch.loads]
-            writes = [place for place in places if place.number in launch.stores]
-            device = process.engine.devices[rank.sip]
-
-            def compute() -> Entered:
-                addresses = {place.number: place.address for place in places}
-                memory = _memory(rank, launch, places)
-                extents = {place.number: place.tensor.nbytes for place in places}
-                first: dict[Hashable, int] = {}
-                same = {each.number: first.setdefault(each.memory, each.number) for each in places}
-                priced = launch.price(device.library, addresses, memory, extents, same)
-                visit = None
-                if memory is None:
-                    moves = [move for one in reads for move in one.moves(rank, writes=False)]
-                    moves += [move for one in writes for move in one.moves(rank, writes=True)]
-                else:
-                    visit = memory.beside = _visit(rank, launch, memory)
-                    launch.run(addresses, memory, print)
-                    moves = visit.moves(memory.allocations) if visit is not None else []
-                price = priced(away(process.engine, moves))
-                work = action_of(process.engine, device.compute, price, visit, moves)
-                return Entered(work, None, {"grid": list(launch.grid)})
-
-            try:
-                act(
-                    process,
-                    launch.name,
-                    "kernel",
-                    process.current_stream(rank.sip),
-                    compute,
-                    reads=[place.block for place in reads],
-                    writes=[place.block for place in writes],
-                    site=site,
-                    new_version=False,  # as with Triton's, autograd does not know about it
-                )
-            except KernbenchError as error:
-                error.add_fact(site_fact(site, f"{launch.name} was launched at"))
-                raise
-            for place in writes:
+            tensors = [place.tensor for place in places]
+            stores = [place for place in places if place.number in launch.stores]
+            memory, visit = partial(_memory, rank, launch, tensors), partial(_visit, rank, launch)
+            begin = partial(issue, rank.process, rank.sip, launch, places, memory, visit)
+            if rank.capture is not None and rank.data:
+                check_repeats(launch, places)
+                written, again = [one.tensor for one in stores], partial(_again, launch, site)
+                rank.capture.launched(partial(begin, _unsaid, site), again, tensors, written)
+                return
+            begin(print, site)
+            for place in stores:
                 rank.hazards.unwritten.note_launch(place.held, launch.name, ran=rank.data)
+
+
+def _unsaid(_: str) -> None:
+    """Takes what a kernel prints in a capture, which runs nothing."""
+
+
+def _again(launch: Launch, site: CallSite | None, *tensors: torch.Tensor) -> None:
+    """Runs a kernel at a replay of its graph.
+
+    Args:
+        site: Where the program launched it.
+        tensors: What its pointers are of, in their order; storages that are gone have others.
+    """
+    with told(launch, site):
+        addresses = dict(zip(launch.pointers, map(_address, tensors), strict=True))
+        memory = _memory(this_rank(), launch, tensors)
+        assert memory is not None  # only with numbers is this called
+        launch.run(addresses, memory, print)
+    for number, tensor in zip(launch.pointers, tensors, strict=True):
+        held = held_by(tensor)
+        if held is not None and number in launch.stores:
+            this_rank().hazards.unwritten.note_launch(held, launch.name, ran=True)
 
 
 def _place(rank: Rank, kernel: str, number: int, given: Given) -> Place:
@@ -197,7 +198,7 @@ def _place(rank: Rank, kernel: str, number: int, given: Given) -> Place:
         rank.numbers.forget(value)
     if rank.races is not None:
         rank.races.told(held)
-    return Place(held, value, number, given)
+    return Place(held, value, number)
 
 
 def _not_of_the_device(kernel: str, name: str, tensor: torch.Tensor) -> KernbenchError:
@@ -242,7 +243,7 @@ def _on_device(rank: Rank) -> Iterator[tuple[Held, Any]]:
             yield held, storage
 
 
-def _memory(rank: Rank, launch: Launch, places: list[Place]) -> Memory | None:
+def _memory(rank: Rank, launch: Launch, tensors: Iterable[torch.Tensor]) -> Memory | None:
     """Returns the numbers that the programs may touch; None if tensors have none."""
     if not rank.data:
         given = {one.value for one in launch.given if isinstance(one.value, int)}
@@ -252,13 +253,12 @@ def _memory(rank: Rank, launch: Launch, places: list[Place]) -> Memory | None:
                 "pass tensors of get_buffer(), or run with numbers (--data on)",
             )
         return None
-    allocations = {place.number: place.allocation() for place in places}
     others = []
     if launch.reaches_all:
         for held, storage in _on_device(rank):
             label = "a tensor that is no argument" if held.shared is None else held.shared.label
-            others.append(_allocation(label, held, storage))
-    return Memory(allocations, others)
+            others.append(_allocation(label, storage))
+    return Memory(_arguments(launch, tensors), others)
 
 
 def _visit(rank: Rank, launch: Launch, memory: Memory) -> Visit | None:

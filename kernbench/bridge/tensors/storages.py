@@ -120,7 +120,7 @@ class Held(Memory):
         """
         array = None if self.lent is None else self.lent()
         if array is None:
-            array = np.asarray(_Bytes(storage))
+            array = bytes_on(storage)
             self.lent = weakref.ref(array)
         return array
 
@@ -200,6 +200,11 @@ class _Bytes:
             "typestr": "|u1",
             "version": 3,
         }
+
+
+def bytes_on(storage: Any) -> Any:
+    """Returns the bytes of a storage as an array, in place."""
+    return np.asarray(_Bytes(storage))
 
 
 STORAGES: Final[dict[int, Held]] = {}
