@@ -63,7 +63,6 @@ def issue(
     Args:
         process: The rank.
         sip: Its current device.
-        launch: The launch.
         places: What its pointers are of.
         memory: Returns what its programs may touch; None without numbers.
         visit: Returns what notes that kernels of several ranks meet; None if they cannot.
