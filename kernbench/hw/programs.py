@@ -6,6 +6,7 @@ from typing import Self
 
 from kernbench.des import Beside
 from kernbench.hw.explained import Explained, Parts, Resource
+from kernbench.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class Occupancy:
         work: Bytes of HBM and L2, operations of the engines `math` and `tensor`.
         roofs: Picoseconds that each of these takes at the resource's full rate.
         estimated: Whether no machine code tells registers and instructions.
+        spilled: Bytes that go to and from memory for want of registers.
     """
 
     programs: int
@@ -35,16 +37,18 @@ class Occupancy:
     work: Mapping[Resource, int]
     roofs: Mapping[Resource, int]
     estimated: bool
+    spilled: int = 0
 
     def __str__(self) -> str:
         waves = f"{self.programs / self.places:.1f} waves"
         held = self.resident * self.warps
         rates = ", ".join(f"{name} {ps / self.ps:.0%}" for name, ps in self.roofs.items())
         told = " (estimated without machine code)" if self.estimated else ""
+        spilled = f"; for want of registers {format_bytes(self.spilled)} go to memory and back"
         return (
             f"{self.programs} programs of {self.warps} warps, {self.resident} at once on a PE "
             f"({held} of {self.most} warps; limit: {self.limit}), {waves}; of full rates: "
-            f"{rates}{told}"
+            f"{rates}{spilled if self.spilled else ''}{told}"
         )
 
 

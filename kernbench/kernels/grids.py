@@ -59,6 +59,9 @@ class GridLaunch:
         beside: Whether the products of a turn go on beside the instructions of the next.
         away: Picoseconds by which loads are longer on their way than from the device's own memory.
         contention: What each of its atomic operations asks of the last cache.
+        spilled: Bytes of registers that all threads move to and from memory, for want of registers.
+        stack: Bytes of a program's registers that lie in memory.
+        together: Whether the warps of a program wait for each other.
     """
 
     warps: int
@@ -76,6 +79,9 @@ class GridLaunch:
     beside: bool = False
     away: int = 0
     contention: Sequence[Contention] = ()
+    spilled: int = 0
+    stack: int = 0
+    together: bool = True
 
     @property
     def programs(self) -> int:
@@ -127,9 +133,11 @@ def grid_time(library: Library, launch: GridLaunch) -> GridPrice:
     share = library.kernel("pointwise").share
     cubes = library.num_pes // sip.cube.pes
     traffic = cubes * sip.cube.sram.bandwidth.per_second * spec.traffic
+    cache = cubes * sip.cube.sram.capacity
+    to_l2, to_hbm = _spilled(launch, library.num_pes, most, spec, cache)
     roofs: dict[Resource, int] = {
-        "HBM": -(-launch.hbm_bytes * PS_PER_S // library.hbm_bytes_per_s),
-        "L2": -(-launch.traffic * 100 * PS_PER_S // traffic),
+        "HBM": -(-(launch.hbm_bytes + to_hbm) * PS_PER_S // library.hbm_bytes_per_s),
+        "L2": -(-(launch.traffic + to_l2) * 100 * PS_PER_S // traffic),
         "math": times.issued_roof // library.num_pes,
         "tensor": times.products // library.num_pes,
     }
@@ -147,14 +155,34 @@ def grid_time(library: Library, launch: GridLaunch) -> GridPrice:
         law = ATOMICS if bound == "atomics" else LAW
         parts[bound, law] = Spent(worked, roofs.get(bound, 0))
     work: dict[Resource, int] = {
-        "HBM": launch.hbm_bytes,
-        "L2": launch.traffic,
+        "HBM": launch.hbm_bytes + to_hbm,
+        "L2": launch.traffic + to_l2,
         "math": times.issued * launch.warps * LANES,
         "tensor": sum(launch.flop.values()),
     }
     places, told = library.num_pes * most, launch.estimated
     shared = count, launch.warps, most, spec.warps, places, limit
-    return GridPrice.of(parts, Occupancy(*shared, total, work, roofs, told))
+    return GridPrice.of(parts, Occupancy(*shared, total, work, roofs, told, launch.spilled))
+
+
+def _spilled(
+    launch: GridLaunch, pes: int, most: int, spec: ProgramsSpec, cache: int
+) -> tuple[int, int]:
+    """Returns bytes of spilled registers that go through the last cache, and through the HBM.
+
+    Those of the programs that a PE has at once lie beside its shared memory, if there is room.
+    What the last cache cannot keep of those of all PEs goes to the HBM and comes back.
+
+    Args:
+        pes: How many PEs there are.
+        most: How many programs a PE has at once.
+        cache: Bytes of the last cache.
+    """
+    at_once = min(most, -(-launch.programs // pes))
+    if launch.stack * at_once <= spec.shared - launch.shared * at_once:
+        return 0, 0
+    kept = min(Fraction(1), Fraction(cache, launch.stack * at_once * min(pes, launch.programs)))
+    return launch.spilled, int(launch.spilled * (1 - kept))
 
 
 class _Times:
@@ -249,7 +277,8 @@ def _worked(
             took, engines = often * took - latency, max(0, often * engines - latency)
             latency = 0
             if launch.stages <= 1:
-                took = max(took, _in_turns(moved * programs // count, engines, together))
+                units = together * (1 if launch.together else launch.warps)
+                took = max(took, _in_turns(moved * programs // count, engines, units))
             worked, busy = worked + took, busy + engines
     bound = times.program(at_once, turns)[2]
     waited = launch.stages <= 1 and moved > busy and bound != "latency"
@@ -260,15 +289,16 @@ def _in_turns(memory: int, engines: int, programs: int) -> int:
     """Returns how long memory and engines take that programs of a PE use in turns.
 
     While one waits for its loads, others compute; with few of them it happens that all wait, or
-    all compute. That is a closed network of two stations [Buzen, Computational algorithms for
-    closed queueing networks with exponential servers, CACM 16(9), 1973]: of the sums of all ways
-    to share `programs` and one less among both, the quotient. It is the sum of both if there is
-    one program, and the longer one if there are many.
+    all compute. Warps that never wait for each other do so each for itself. That is a closed
+    network of two stations [Buzen, Computational algorithms for closed queueing networks with
+    exponential servers, CACM 16(9), 1973]: of the sums of all ways to share `programs` and one less
+    among both, the quotient. It is the sum of both if there is one program, and the longer one if
+    there are many.
 
     Args:
         memory: Picoseconds in which memory moves the bytes of all programs.
         engines: Picoseconds in which the engines of a PE do the work of all of its programs.
-        programs: How many a PE has at once.
+        programs: How many a PE has at once, or their warps.
     """
     if memory == engines:
         return memory * (programs + 1) // programs

@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple
 
 from kernbench.errors import UsageError
 
-_Moves = Literal["load", "store", "atomic", "copy", "tensor copy"]
+_Moves = Literal["load", "store", "atomic", "copy", "tensor copy", "spill"]
 Kind = Literal["", "idle", "branch", "barrier", "under way", "step", "test"] | _Moves
 
 _BYTES: Final = 16
@@ -24,6 +24,8 @@ _KINDS: Final[dict[int, Kind]] = {
     0x986: "store",  # STG
     0x9A8: "atomic",  # ATOMG
     0x3A9: "atomic",  # ATOMG.CAS
+    0x983: "spill",  # LDL
+    0x387: "spill",  # STL
     0xFAE: "copy",  # LDGSTS
     0x5B4: "tensor copy",  # UTMALDG
     0xB1D: "barrier",  # BAR
@@ -51,7 +53,7 @@ _FIRST: Final = frozenset({0x80C, 0xA0C, 0x88C})
 """Tests of which only the first operand is a register."""
 
 _LOADED: Final = (1, 1, 2, 2, 4, 8, 16, 16)
-"""Bytes by the size's three bits of LDG: U8, S8, U16, S16, 32, 64, 128."""
+"""Bytes by the size's three bits of LDG, LDL and STL: U8, S8, U16, S16, 32, 64, 128."""
 
 _COPIED: Final = (4, 8, 16, 16)
 _LATER_BRANCHES: Final = 90
@@ -71,9 +73,10 @@ class Instruction(NamedTuple):
     Attributes:
         kind: `copy` and `tensor copy` load into shared memory, which nobody waits for at once;
             `under way` waits for products; an `atomic` returns what was there; a `step` adds a
-            constant to a register, a `test` compares registers; an empty one is any other.
-        amount: Bytes that a thread loads (`load`, `copy`); where a branch goes to, as the number of
-            the instruction; how many products are left under way; what a step adds.
+            constant to a register, a `test` compares registers; a `spill` moves a register to or
+            from memory of the thread's own, for want of registers; an empty one is any other.
+        amount: Bytes that a thread moves (`load`, `copy`, `spill`); where a branch goes to, as the
+            number of the instruction; how many products are left under way; what a step adds.
         registers: Those that a step changes or a test compares.
     """
 
@@ -126,7 +129,7 @@ def _instruction(low: int, high: int, place: int, arch: int) -> Instruction:
         if arch >= _LATER_BRANCHES:
             words = words << 8 | low >> 16 & 0xFF
         return Instruction(kind, place + 1 + words // 4)
-    if kind == "load":
+    if kind in ("load", "spill"):
         return Instruction(kind, _LOADED[high >> 9 & 7])
     if kind == "copy":
         return Instruction(kind, _COPIED[high >> (10 if arch >= _LATER_COPIES else 9) & 3])

@@ -31,7 +31,7 @@ from kernbench.triton.meanwhile import meanwhile
 _WAYS: Final = ("machine-code", "ir")
 """What times are worked out from, as `TIME_VARIABLE` says; the first by default."""
 
-_FILE: Final = "kernbench.machine.3.json"
+_FILE: Final = "kernbench.machine.4.json"
 """Name of what is kept of a kernel; the number is that of `MachineCode`'s form."""
 
 _SHARES: Final = "llir"

@@ -31,6 +31,9 @@ class Loop:
         beside: Whether its last product goes on beside the instructions of the next turn.
         parted: Into how many parts barriers part its loads.
         step: By how much a turn moves the counter on; 0 if that is not known.
+        spilled: Bytes of registers that a thread moves to and from memory.
+        around: Number of the loop in which it is; -1: in none.
+        retries: Whether it does nothing but try an atomic operation until that succeeds.
     """
 
     instructions: int
@@ -41,6 +44,9 @@ class Loop:
     beside: bool = False
     parted: int = 1
     step: int = 0
+    spilled: int = 0
+    around: int = -1
+    retries: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +58,18 @@ class MachineCode:
         shared: Bytes of shared memory of a program.
         outside: Instructions in no loop.
         loops: Its loops, in the order in which they begin.
+        spilled: Bytes of registers that a thread moves to and from memory, in no loop.
+        stack: Bytes of a thread's registers that lie in memory.
+        together: Whether the warps of a program wait for each other.
     """
 
     registers: int
     shared: int
     outside: int
     loops: Sequence[Loop]
+    spilled: int = 0
+    stack: int = 0
+    together: bool = True
 
 
 class Coming(Protocol):
@@ -111,12 +123,18 @@ def read_cubin(cubin: bytes, shared: int, arch: int, usage: str) -> MachineCode:
     Raises:
         UsageError: If one of them cannot be read.
     """
-    outside, loops = loops_of(instructions_of(cubin, arch))
-    return MachineCode(registers_of(cubin, usage)[0], shared, outside, loops)
+    instructions = instructions_of(cubin, arch)
+    outside, loops = loops_of(instructions)
+    registers, stack = registers_of(cubin, usage)
+    spilled = sum(each.amount for each in outside if each.kind == "spill")
+    together = any(each.kind == "barrier" for each in instructions)
+    return MachineCode(registers, shared, len(outside), loops, spilled, stack, together)
 
 
-def loops_of(instructions: Sequence[Instruction]) -> tuple[int, Sequence[Loop]]:
-    """Returns how many instructions are in no loop, and the loops.
+def loops_of(
+    instructions: Sequence[Instruction],
+) -> tuple[Sequence[Instruction], Sequence[Loop]]:
+    """Returns the instructions that are in no loop, and the loops.
 
     A branch to an instruction before it closes a loop; several to one place are of one loop. What
     branches to itself, behind the last exit, never runs.
@@ -134,18 +152,20 @@ def loops_of(instructions: Sequence[Instruction]) -> tuple[int, Sequence[Loop]]:
     for number, instruction in zip(of, instructions, strict=True):
         if instruction.kind != "idle":
             inside[number].append(instruction)
-    loops = [
-        _loop(
-            inside[number],
-            not any(begin <= other and stop <= end for other, stop in spans[number + 1 :]),
-        )
-        for number, (begin, end) in enumerate(spans)
-    ]
-    return len(inside[-1]), loops
+    loops = []
+    for number, (begin, end) in enumerate(spans):
+        innermost = not any(begin <= other and stop <= end for other, stop in spans[number + 1 :])
+        around = next((n for n in reversed(range(number)) if spans[n][1] >= end), -1)
+        loops.append(_loop(inside[number], innermost, around))
+    return inside[-1], loops
 
 
-def _loop(instructions: Sequence[Instruction], innermost: bool) -> Loop:
-    loaded = waits = parted = step = 0
+_RETRY: Final = 16
+"""Most instructions of a loop that tries an atomic operation again."""
+
+
+def _loop(instructions: Sequence[Instruction], innermost: bool, around: int) -> Loop:
+    loaded = waits = parted = step = spilled = 0
     ahead = beside = waiting = together = False
     steps = {each.registers: each.amount for each in instructions if each.kind == "step"}
     for kind, amount, registers in instructions:
@@ -153,6 +173,7 @@ def _loop(instructions: Sequence[Instruction], innermost: bool) -> Loop:
         beside |= kind == "under way" and amount > 0
         if kind in ("load", "copy"):
             loaded += amount
+        spilled += amount if kind == "spill" else 0
         if kind in ("load", "atomic"):
             waits += not waiting
             parted += not together
@@ -163,4 +184,8 @@ def _loop(instructions: Sequence[Instruction], innermost: bool) -> Loop:
             waiting = False
         elif kind == "test":
             step = next((abs(steps[(one,)]) for one in registers if (one,) in steps), step)
-    return Loop(len(instructions), innermost, ahead, loaded, waits, beside, parted, step)
+    count = len(instructions)
+    kinds = {each.kind for each in instructions}
+    retries = innermost and "atomic" in kinds and "load" not in kinds and count <= _RETRY
+    many = loaded, waits, beside, parted, step, spilled, around, retries
+    return Loop(count, innermost, ahead, *many)

@@ -1,6 +1,7 @@
 """From a launch, as it is counted and compiled, to what the law of its time takes."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 from typing import Final
@@ -36,16 +37,19 @@ def grid_launch(
     turns = sum(count * each for count, each in work.turns)
     if machine is None:
         outside, inside = (-(-each // (warps * LANES)) for each in work.issued)
-        waits, ahead, beside = _waits(work.loops), bool(work.flop), False
+        waits, ahead, beside, together = _waits(work.loops), bool(work.flop), False, True
+        spilled = stack = 0
         registers = _BASE + work.largest // (warps * LANES)
         # Operands of products lie in shared memory, those of a loop once for each stage.
         shared = work.tiles[0] + stages * work.tiles[1] if ahead else 0
     else:
-        outside, inside, waits = _issued(work, machine, programs, warps * LANES)
+        machine = _without_retries(machine, len(work.loops))
+        outside, inside, waits, spilled = _issued(work, machine, programs, warps * LANES)
         ahead = any(loop.ahead for loop in machine.loops)
         deep = [loop for loop in machine.loops if loop.innermost]
         beside = bool(deep) and all(loop.beside for loop in deep)
         registers, shared = machine.registers, machine.shared
+        stack, together = machine.stack, machine.together
     return GridLaunch(
         warps,
         stages if ahead else 1,
@@ -61,7 +65,35 @@ def grid_launch(
         waits / turns if turns else Fraction(1),
         beside,
         contention=tuple([_contention(each, extents) for each in work.atomics]),
+        spilled=spilled * warps * LANES,
+        stack=stack * warps * LANES,
+        together=together,
     )
+
+
+def _without_retries(machine: MachineCode, loops: int) -> MachineCode:
+    """Returns machine code in which loops that retry are a part of what is around them.
+
+    They are none of the text's; mostly an atomic operation succeeds at once.
+
+    Args:
+        loops: How many loops the text has.
+    """
+    if len(machine.loops) <= loops:
+        return machine
+    outside, found = machine.outside, list(machine.loops)
+    for loop in machine.loops:
+        if loop.retries and loop.around < 0:
+            outside += loop.instructions
+        elif loop.retries:
+            around = found[loop.around]
+            found[loop.around] = replace(
+                around, instructions=around.instructions + loop.instructions
+            )
+    left = [number for number, loop in enumerate(found) if not loop.retries]
+    within = {found[number].around for number in left}
+    deep = [replace(found[number], innermost=number not in within) for number in left]
+    return replace(machine, outside=outside, loops=deep)
 
 
 _UNKNOWN: Final = 1 << 20
@@ -84,15 +116,17 @@ def _contention(atomic: Atomic, extents: Mapping[int, int]) -> Contention:
 
 def _issued(
     work: Work, machine: MachineCode, programs: int, threads: int
-) -> tuple[int, int, Fraction]:
+) -> tuple[int, int, Fraction, int]:
     """Returns what a warp of each program issues, summed over programs: outside and in turns.
 
-    The third number is how often programs wait for loads in turns. Loops of the machine code are
-    those of the text, in order. If they are not as many, since some were unrolled or split, each
-    counts as the one of the text that takes the most turns. What takes over the turns that are
-    left of an unrolled one counts as none.
+    The third number is how often programs wait for loads in turns, the fourth the bytes of
+    registers that a thread of each spills. Loops of the machine code are those of the text, in
+    order. If they are not as many, since some were unrolled or split, each counts as the one of the
+    text that takes the most turns. What takes over the turns that are left of an unrolled one
+    counts as none.
     """
     outside, inside, waits = machine.outside * programs, Fraction(0), Fraction(0)
+    spilled = Fraction(machine.spilled * programs)
     loops = _mains(machine.loops, len(machine.loops) - len(work.loops))
     deep = [loop for loop, _ in loops if loop.innermost]
     most = max((each.turns for each in work.loops if each.innermost), default=0)
@@ -107,12 +141,14 @@ def _issued(
         if loop.innermost:
             inside += Fraction(loop.instructions * turns, often)
             outside -= programs * (loop.instructions * (often - 1) // often)
+            spilled += Fraction(loop.spilled * turns, often)
         else:
             outside += loop.instructions * turns
+            spilled += loop.spilled * turns
         waits += Fraction((loop.waits if often > 1 else min(1, loop.waits)) * turns, often)
     if not alike:
         waits = _waits(work.loops)
-    return max(0, outside), ceil(inside), waits
+    return max(0, outside), ceil(inside), waits, ceil(spilled)
 
 
 def _waits(loops: Sequence[TextLoop]) -> Fraction:
@@ -145,9 +181,9 @@ def _mains(loops: Sequence[Loop], beyond: int) -> list[tuple[Loop, int]]:
 def _unrolled(loop: Loop, text: TextLoop, threads: int, left: int) -> int:
     """Returns how many turns of a loop of the text are one of the machine code's.
 
-    It is told by what a turn loads, else by how far the counter moves on. Where barriers part the
-    loads of all these turns, each turn of the text counts as one of the loop: what it waits for at
-    barriers is not known otherwise.
+    It is told by what a turn loads, which warps may each load for themselves, and no more than by
+    how far the counter moves on. Where barriers part the loads of all these turns, each turn of the
+    text counts as one of the loop: what it waits for at barriers is not known otherwise.
 
     Args:
         threads: Threads of a program.
@@ -156,6 +192,8 @@ def _unrolled(loop: Loop, text: TextLoop, threads: int, left: int) -> int:
     loaded = sum(-(-elements // threads) * each for elements, each in text.tiles)
     if loaded:
         often = max(1, loop.loaded // loaded)
+        if text.step and loop.step and not loop.step % text.step:
+            often = min(often, loop.step // text.step)
         return 1 if loop.parted >= often else often
     if left > 1:
         return left

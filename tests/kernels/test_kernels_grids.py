@@ -164,6 +164,30 @@ def test_bytes_of_the_memories_bound_a_launch(library: Library) -> None:
     assert sum(spent.ps for spent in found.parts.values()) == found
 
 
+def test_warps_that_never_meet_take_turns_at_memory_each_for_itself(library: Library) -> None:
+    # Memory 40 us, engines 20 us of one program a PE with two warps: 60 us in turns, and with two
+    # customers (40^3 - 20^3) / (40^2 - 20^2).
+    given = {"warps": 2, "instructions": 5000, "hbm_bytes": 10**6 * 4, "stages": 1}
+    both, each = (grid_time(library, launch(**given, together=one)) for one in (True, False))
+    assert both > each
+    assert each >= 40_000 * _NS
+
+
+def test_spilled_registers_go_where_there_is_room(library: Library) -> None:
+    sip = library.sip
+    capacity, shared = sip.cube.sram.capacity, _SPEC.shared
+    # One program a PE: beside the shared memory there is room for all of its registers.
+    assert ns(library, spilled=10**9, stack=shared - 512, shared=512) == ns(library)
+    price = grid_time(library, launch(spilled=10**6, stack=shared + 4))
+    assert price.occupancy.work["L2"] == 10**6
+    assert price.occupancy.work["HBM"] == 0
+    # Of four PEs' registers, twice what the last cache keeps, half goes to the HBM and back.
+    price = grid_time(library, launch(spilled=10**9, stack=capacity // 2))
+    assert price.occupancy.work["HBM"] == 5 * 10**8
+    assert "for want of registers 953.7 MiB go to memory and back" in str(price.occupancy)
+    assert bound(library, spilled=10**9, stack=capacity // 2) == "HBM"
+
+
 def test_atomic_operations_wait_for_each_other(library: Library) -> None:
     spec = replace(_SPEC, atomic=Ps(2 * _NS), sector=Ps(_NS), slices=48)
     pe = replace(library.sip.pe, programs=spec)

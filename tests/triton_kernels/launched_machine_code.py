@@ -62,6 +62,15 @@ def turns(a, b, c, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     tl.store(b + n, number)
 
 
+@triton.jit
+def many(a, b, c, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    n = tl.arange(0, BM * BN * 8)  # 256 numbers a thread
+    total = tl.load(a + n)
+    for at in range(K):
+        total = total * total + tl.load(b + at + n)
+    tl.store(c + n, total)
+
+
 def compiled(kernel: Any, arch: int, element: str, aligned: int) -> None:
     types = [f"*{element}", f"*{element}", "*fp32", "i32", "i32"]
     kinds = dict(zip(kernel.arg_names, [*types, *["constexpr"] * 3], strict=True))
@@ -78,3 +87,4 @@ for arch in (80, 90, 100):
     compiled(blocks, arch, "bf16", 16)
     compiled(sums, arch, "i8", 1)
     compiled(turns, arch, "i32", 16)
+    compiled(many, arch, "fp32", 16)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernbench.errors import UsageError
-from kernbench.triton.instructions import Instruction, instructions_of
+from kernbench.triton.instructions import Instruction, Kind, instructions_of
 
 KERNELS = Path(__file__).parent / "launched_machine_code.py"
 LABEL = re.compile(r"\s*(\.L_\w+):")
@@ -16,6 +16,7 @@ INSTRUCTION = re.compile(r"\s*/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+ )?(.*?)\s*;")
 REGISTER = re.compile(r"U?R\d+")
 PREDICATE = re.compile(r"!?U?P(\d|T)")
 CONSTANT = re.compile(r"-?0x[0-9a-f]+")
+MOVES: dict[str, Kind] = {"LDG": "load", "LDGSTS": "copy", "LDL": "spill", "STL": "spill"}
 WIDTHS = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
 
 
@@ -35,9 +36,9 @@ def told(text: str, labels: dict[str, int]) -> Instruction:
     name, *words = text.split(maxsplit=1)[0].split(".")
     if name == "BRA":
         return Instruction("branch", labels[text.split("`(")[1].rstrip(")")])
-    if name in ("LDG", "LDGSTS"):
+    if name in MOVES:
         size = next((WIDTHS[word] for word in reversed(words) if word in WIDTHS), 4)
-        return Instruction("load" if name == "LDG" else "copy", size)
+        return Instruction(MOVES[name], size)
     if name == "ATOMG":
         return Instruction("" if text.split(", ")[1] == "RZ" else "atomic")
     if name in ("IADD3", "VIADD", "UIADD3"):
@@ -82,6 +83,7 @@ def test_bits_say_what_the_disassembler_prints(tmp_path: Path) -> None:
         assert found == read(done.stdout), file.name
         seen.setdefault(arch, set()).update(each.kind for each in found)
     common = {"", "idle", "branch", "load", "store", "atomic", "copy", "barrier", "step", "test"}
+    common.add("spill")
     assert seen == {
         80: common,
         90: common | {"under way", "tensor copy"},

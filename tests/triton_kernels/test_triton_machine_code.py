@@ -36,10 +36,10 @@ def test_a_branch_back_closes_a_loop() -> None:
     )
 
     # Two, two, and the branch to itself.
-    assert outside == 5
+    assert len(outside) == 5
     assert loops == [
         Loop(3, innermost=False, ahead=True, loaded=16, waits=0, parted=0),
-        Loop(2, innermost=True, ahead=False, waits=0, parted=0),
+        Loop(2, innermost=True, ahead=False, waits=0, parted=0, around=0),
     ]
 
 
@@ -166,6 +166,45 @@ def test_a_counter_that_moves_on_by_four_steps_is_that_of_an_unrolled_loop() -> 
     assert computing(replace(unrolled, step=4096), step=1024).turn_instructions == 9
     # An address, of 64 bytes a turn, took the place of the counter.
     assert computing(replace(unrolled, step=64)).turn_instructions == 36
+
+
+def test_a_turn_that_loads_twice_what_the_text_does_may_be_one_turn() -> None:
+    # Both warps load the same for themselves, as the counter tells.
+    text = TextLoop(True, 160, [(128, 4), (1, 8)], step=1)
+    work = replace(WORK, loops=[text], turns=[(8, 20)])
+    loop = Loop(40, True, False, loaded=2 * 16, step=1)
+    machine = MachineCode(40, 512, 50, [loop])
+    found = grid_launch(work, machine, warps=2, stages=3, extents={0: 1024}, same={})
+    assert (found.turn_instructions, found.waits) == (40, Fraction(1))
+
+
+def test_a_loop_that_tries_an_atomic_operation_again_is_none_of_the_text() -> None:
+    again = Instruction("atomic"), OTHER, branch(2)
+    code = [LOAD, OTHER, *again, branch(0), OTHER]
+    loop, retry = loops_of(code)[1]
+    assert (retry.retries, retry.around, loop.innermost) == (True, 0, False)
+    found = computing(loop, retry)
+    assert (found.turn_instructions, found.instructions) == (3 + 3, 50)
+    # It stays where the text has it, such as one that waits for a lock.
+    text = [TextLoop(False, 8, []), TextLoop(True, 160, [])]
+    work = replace(WORK, loops=text, turns=[(8, 20)])
+    machine = MachineCode(40, 512, 50, [loop, retry])
+    kept = grid_launch(work, machine, warps=2, stages=3, extents={0: 1024}, same={})
+    assert kept.turn_instructions == 3
+    # One that loads does more than to try again.
+    assert not loops_of([LOAD, *again[:2], branch(0), OTHER])[1][0].retries
+
+
+def test_spilled_registers_are_counted_as_often_as_a_turn_is_taken() -> None:
+    spill = Instruction("spill", 8)
+    loop = the_loop(spill, OTHER, spill)
+    assert loop.spilled == 16
+    text = TextLoop(True, 160, [], waits=False, step=1)
+    work = replace(WORK, loops=[text], turns=[(8, 20)])
+    machine = MachineCode(40, 512, 50, [loop], spilled=4, stack=24, together=False)
+    found = grid_launch(work, machine, warps=2, stages=3, extents={0: 1024}, same={})
+    assert found.spilled == (8 * 4 + 160 * 16) * 64
+    assert (found.stack, found.together) == (24 * 64, False)
 
 
 def test_loads_of_an_outer_loop_are_waited_for_in_its_turns() -> None:
