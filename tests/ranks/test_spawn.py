@@ -416,7 +416,10 @@ def test_a_worker_that_runs_nothing_is_refused(kernbench: Kernbench) -> None:
 
     async def later(rank: int) -> None: ...
 
-    for function in (worker, later):
+    async def each(rank: int) -> Any:
+        yield rank
+
+    for function in (worker, later, each):
         with pytest.raises(SpawnException, match="a generator or a coroutine"):
             kernbench.spawn(function, nprocs=1)
 
