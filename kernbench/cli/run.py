@@ -100,8 +100,8 @@ def _run(spec: RunSpec, output: Output, tries: Tries) -> int:
     explore, hash_seeds, listener = tries
     if output.quiet and output.verbose:
         raise UsageError("--quiet and --verbose: expected one of them")
-    if explore == 1 or (explore and spec.schedule is not None):
-        raise UsageError("--explore takes 2 schedules or more, and not with --schedule")
+    if explore and spec.schedule is not None:
+        raise UsageError("--explore and --schedule: expected one of them")
     if hash_seeds == 1:
         raise UsageError("--hash-seeds takes 2 seeds or more")
     if hash_seeds and explore:
@@ -191,7 +191,7 @@ def _explore(spec: RunSpec, output: Output, tries: Tries) -> int:
         return status[0]
 
     with _failure_in(spec, output, tries, ScheduleError):
-        explored = explore_schedules(attempt, tries.explore, "--schedule {}".format)
+        explored = explore_schedules(attempt, tries.explore, "--schedule {}".format, "--explore")
     if not output.quiet:
         print(f"kernbench: schedules: {_tried(explored)}", file=sys.stderr)
     return status[0]
