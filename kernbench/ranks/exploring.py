@@ -6,7 +6,7 @@ See ADR 0018.
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from kernbench.errors import KernbenchError, UsageError, call_site, call_site_of, site_fact
+from kernbench.errors import KernbenchError, UsageError, call_site_of, site_fact
 from kernbench.ranks.ranges import folded
 from kernbench.ranks.schedules import Match, Schedule
 from kernbench.ranks.spawn_errors import SpawnException, text_of
@@ -79,10 +79,7 @@ def explore(
     """
     __tracebackhide__ = True  # pytest then shows the user's worker
     if isinstance(most, bool) or not isinstance(most, int) or most < _LEAST:
-        raise UsageError(
-            f"{called}: expected a number of schedules from {_LEAST}, got {most!r}",
-            [site_fact(site)] if (site := call_site()) is not None else (),
-        )
+        raise UsageError(f"{called}: expected a number of schedules from {_LEAST}, got {most!r}")
     plain = Schedule()
     first = _Run(plain, returned(attempt(plain)))
     count = 1

@@ -156,7 +156,34 @@ def test_run_spawns_once_over_all_sips_and_looks_worker_up(
         (["run", "ccl_allreduce", "-q", "-v"], "--quiet and --verbose: expected one of them"),
         (["run", "ccl_allreduce", "--", "-b", "5X"], "expected a size such as 16M"),
         (["run", "ccl_allreduce", "--", "-o", "xor"], "invalid choice: 'xor'"),
-        (["run", "ccl_allreduce", "--fidelity", "exact"], "exact"),
+        (
+            ["run", "ccl_allreduce", "--fidelity", "exact"],
+            "--fidelity: expected one of tile, kernel, functional; got 'exact'",
+        ),
+        (
+            ["run", "ccl_allreduce", "--data", "maybe"],
+            "--data: expected one of on, off; got 'maybe'",
+        ),
+        (["run", "ccl_allreduce", "--seed", "-1"], "--seed: expected an integer from 0, got -1"),
+        (["run", "ccl_allreduce", "--seed", "x"], "--seed: expected a whole number; got 'x'"),
+        (["run", "ccl_allreduce", "--watchdog", "nan"], "--watchdog: expected seconds from 0, got"),
+        (["run", "ccl_allreduce", "--watchdog", "x"], "--watchdog: expected a number; got 'x'"),
+        (
+            ["run", "ccl_allreduce", "--max-time", "-1s"],
+            "--max-time: expected a time from 0, such as '10 ms'; got '-1s'",
+        ),
+        (
+            ["run", "ccl_allreduce", "--trace-limit", "-1"],
+            "--trace-limit: expected a whole number from 0; got '-1'",
+        ),
+        (
+            ["run", "ccl_allreduce", "--routing", "nosuch"],
+            "--routing (routing=): no routing is called 'nosuch'",
+        ),
+        (
+            ["run", "ccl_allreduce", "--routing", "zipf:x"],
+            "expected zipf:S with a number S above 0",
+        ),
         (["run"], "Invalid value for BENCH: expected one, or --spec FILE"),
     ],
 )

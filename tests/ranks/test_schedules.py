@@ -129,8 +129,8 @@ def test_what_no_order_changes_is_no_race(kernbench: Kernbench) -> None:
 def test_a_number_of_schedules_that_compares_nothing(kernbench: Kernbench, schedules: Any) -> None:
     with pytest.raises(UsageError) as caught:
         kernbench.explore(lambda rank: None, nprocs=2, schedules=schedules)
-    said = f"explore(schedules=): expected a number of schedules from 2, got {schedules!r}\n"
-    assert str(caught.value).startswith(said + f"  at {__file__}:")
+    said = f"explore(schedules=): expected a number of schedules from 2, got {schedules!r}"
+    assert str(caught.value) == said
 
 
 def test_a_program_without_a_choice_runs_once(kernbench: Kernbench) -> None:
