@@ -384,10 +384,13 @@ class Script:
         ranks = self._spec.nproc_per_node
         assert ranks is not None
         if ranks > len(ctx.devices):
+            named = ctx.spec.devices != "all"
             raise UsageError(
                 f"--nproc-per-node {ranks}: {ctx.spec.topology} has {len(ctx.devices)} devices for "
-                "ranks" + (", which --devices names" if ctx.spec.devices != "all" else ""),
-                hint="start fewer ranks, or choose a larger machine with --topology",
+                "ranks" + (", which --devices names" if named else ""),
+                hint="start fewer ranks, or name more devices there"
+                if named
+                else "start fewer ranks, or choose a larger machine with --topology",
             )
         with self._as_process(_MainOfEach([self._new_main() for _ in range(ranks)])):
             ctx.multiprocessing.spawn(self._run_as_rank, args=(ranks,), nprocs=ranks)
