@@ -19,7 +19,6 @@ from kernbench.ttir.types import SCALARS
 Scalar = int | float | bool
 
 _FLOAT32: Final = np.finfo(np.float32)
-_HALVES: Final = (dtypes.float16, dtypes.bfloat16)
 
 
 def is_whole(dtype: DType) -> bool:
