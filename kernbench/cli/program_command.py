@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import typer
 from typer.core import TyperCommand
@@ -18,6 +18,9 @@ from kernbench.errors import UsageError
 from kernbench.run_spec import PytorchRun, RunSpec
 from kernbench.run_spec.options import CommandName, Option, of_command
 from kernbench.run_spec.specification import usual_of
+
+if TYPE_CHECKING:
+    from kernbench.config import ConfigError
 
 _TYPES: Final[Mapping[str, Any]] = {
     "flag": bool,
@@ -258,7 +261,7 @@ def spec_of_options(
     return spec
 
 
-def _by_flag(command: CommandName, error: UsageError) -> UsageError:
+def _by_flag(command: CommandName, error: UsageError) -> "ConfigError":
     """Returns the error about fields of a specification with the flags that set them."""
     from kernbench.config import ConfigError  # late, as it imports YAML, and only mistakes need it
 
