@@ -26,4 +26,19 @@ def __getattr__(name: str) -> Any:
         from kernbench.sweeps.sweeping import sweep
 
         return sweep
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_told(name)}")
+
+
+def _told(name: str) -> str:
+    """Returns what to say of a name that is not there; nothing of one that Python looks for."""
+    if name == "explore":
+        return "; the fixture `kernbench` of pytest has it"
+    from importlib.util import find_spec
+
+    # `from kernbench import tl` asks for the attribute before it imports the module.
+    if name.startswith("_") or find_spec(f"{__name__}.{name}") is not None:
+        return ""
+    from kernbench.config.near import nearest
+
+    near = nearest(name, __all__)
+    return "" if near is None else f"; did you mean `{__name__}.{near}`?"

@@ -5,12 +5,10 @@ A number more is an entry more: where it stands in the machine's file, and the l
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import Final, TypeAlias
 
 from kernbench.calibration.cells import Cell
 from kernbench.calibration.images import kind
-from kernbench.calibration.lines import dtype_of
 
 Lines: TypeAlias = Callable[[Mapping[str, str]], bool]
 
@@ -192,12 +190,6 @@ def _family(names: str, **texts: str) -> Lines:
     return lambda line: kind(line) in wanted and alike(line)
 
 
-def _odd(line: Mapping[str, str]) -> bool:
-    """Returns whether planes of a convolution row after row do not begin at 16 bytes."""
-    plane = prod((int(line["h"]), int(line["h"]), dtype_of(line).itemsize))
-    return line["last"] == "0" and plane % 16 != 0
-
-
 _HALF: Final = "bf16 fp16"
 _WINDOWS: Final = (
     *("convolution.share", "convolution.row+convolution_data.row+convolution_weight.row"),
@@ -208,7 +200,6 @@ _POINTS: Final = (
     *("convolution_point.share", "convolution_point.row", "convolution_point_tf32.share"),
     *("convolution_point_odd.share",),
 )
-_WAYS: Final = ("f", "d", "w")
 
 IMAGES: Final = (
     Fit(

@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Sequence
 from operator import floordiv, mod
+from typing import Final
 
 import numpy as np
 
@@ -10,6 +11,12 @@ from kernbench.classes.partition import WAY_OUT, Apart, Ints, NotAlikeError, Sta
 from kernbench.classes.tilings import apart_by_group
 from kernbench.topology import Topology
 from kernbench.topology.links import coordinates, sip_name, torus_shape
+
+ALIKE_HINT: Final = (
+    "choose an algorithm in which ranks do the same, such as a ring "
+    f"(--set defaults.algorithm=ring), or {WAY_OUT}"
+)
+"""What a user can do where ranks of a class do not do the same in a collective."""
 
 
 def check_alike(
@@ -96,8 +103,7 @@ def _check_use(prepared: Prepared, standing: Standing) -> None:
             raise NotAlikeError(
                 f"ranks {ranks[0]} and {ranks[1]} are of one class, and do not use the same ports "
                 f"in {shape.operation} by {shape.chosen.name}",
-                hint="choose an algorithm in which ranks do the same, such as a ring "
-                f"(--set defaults.algorithm=ring), or {WAY_OUT}",
+                hint=ALIKE_HINT,
                 apart=Apart(standing.ranks, told),
             )
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from kernbench.ccl.alike import ALIKE_HINT
 from kernbench.ccl.channel import Channel, ChannelPlan
 from kernbench.ccl.delivery import Delivery, Taker
 from kernbench.ccl.jams import Jam, least_slots
@@ -13,7 +14,7 @@ from kernbench.ccl.layout import Layout
 from kernbench.ccl.model import CollectiveModel
 from kernbench.ccl.operations import Reduction
 from kernbench.ccl.prepared import Prepared
-from kernbench.classes.partition import WAY_OUT, Apart, NotAlikeError, Standing
+from kernbench.classes.partition import Apart, NotAlikeError, Standing
 from kernbench.errors import UnsupportedError
 from kernbench.hw.pe import PeCosts
 from kernbench.memory import View
@@ -329,8 +330,7 @@ class Collective:
                 f"algorithm {self.chosen.name} among {self.ranks} ranks: "
                 f"{known[caller]} and {known[other]} ps"
             ],
-            hint="choose an algorithm in which ranks do the same, such as a ring "
-            f"(--set defaults.algorithm=ring), or {WAY_OUT}",
+            hint=ALIKE_HINT,
             apart=Apart(standing.ranks, told),
         )
 

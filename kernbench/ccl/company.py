@@ -54,7 +54,7 @@ class Member(Protocol):
         ...
 
     def follow(self) -> None:
-        """Takes back the ends that were told, and takes the links: `settle` tells the ends."""
+        """Revokes the reported end times, and takes the links: `settle` reports new ones."""
         ...
 
     def settle(self, rank: int, end: int) -> None:

@@ -512,12 +512,16 @@ class Cutting:
                 expected.append(f"{peer_name}= a rank from 0 to {last}; got {peer}")
         leaves = np.not_equal(send, NOTHING) & _itself(rank, to)
         arrives = np.not_equal(receive, NOTHING) & _itself(rank, source)
-        if (leaves != arrives).any() or (leaves & np.equal(send, receive)).any():
-            expected.append(
-                "to= and source= other ranks; or the rank itself twice, with another chunk to "
-                "receive than to send, which moves a chunk; got "
-                f"send={send}, to={to}, receive={receive}, source={source} on rank {rank}"
-            )
+        got = f"got send={send}, to={to}, receive={receive}, source={source} on rank {rank}"
+        for alone, name, other in (
+            (leaves & ~arrives, "to", "a chunk to receive from"),
+            (arrives & ~leaves, "source", "a chunk to send to"),
+        ):
+            if alone.any():
+                moves = f"{other} the rank itself, too, which moves a chunk"
+                expected.append(f"{name}= another rank; or {moves}; {got}")
+        if (leaves & arrives & np.equal(send, receive)).any():
+            expected.append(f"receive= another place for the chunk that the rank moves; {got}")
         if expected:
             site = call_site()
             raise AlgorithmError(f"exchange: expected {'; '.join(expected)}", [site_fact(site)])

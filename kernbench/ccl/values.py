@@ -18,9 +18,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _BLOCK: Final = 1 << 19
 """Bytes that are computed at a time, so that partial sums stay in the cache."""
 
-_UNKNOWN: Final = -1
-"""Number of the value of memory that nobody has filled."""
-
 Run = tuple[int, range, Array]
 """A rank, chunks of it that lie side by side (all but the last one full), and their output."""
 

@@ -16,6 +16,11 @@ WAY_OUT: Final = "run with --collapse off, which simulates every rank"
 """What a user can do where ranks of a class cannot be proved to do the same."""
 
 
+def role_hint(rank: int) -> str:
+    """Returns what a user can do where a rank does not do what others of its class do."""
+    return f"give rank {rank} another role (--roles), or {WAY_OUT}"
+
+
 class Apart(NamedTuple):
     """What tells ranks apart that were of one class.
 
@@ -220,7 +225,7 @@ class Partition:
                 f"rank {rank} is in a group without rank {one.member}, which runs the program for "
                 "it",
                 [f"both are of class {one.name!r}"],
-                hint=f"give rank {rank} another role (--roles), or {WAY_OUT}",
+                hint=role_hint(rank),
             )
         own = list(place.values())
         caller[own] = own

@@ -3,23 +3,29 @@
 import inspect
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from enum import StrEnum
+from contextlib import suppress
+from dataclasses import replace
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 
 import typer
 from typer.core import TyperCommand
 
 from kernbench.cli.option_table import GROUPS, OPTIONS, options_of, outputs_of
 from kernbench.cli.output import Output
+from kernbench.errors import UsageError
 from kernbench.run_spec import PytorchRun, RunSpec
 from kernbench.run_spec.options import CommandName, Option, of_command
 from kernbench.run_spec.specification import usual_of
 
+if TYPE_CHECKING:
+    from kernbench.config import ConfigError
+
 _TYPES: Final[Mapping[str, Any]] = {
     "flag": bool,
-    "whole": int,
-    "number": float,
+    "whole": str,  # read by `_given`
+    "number": str,
     "text": str,
     "texts": list[str],
     "file": Path,
@@ -106,11 +112,17 @@ def _elsewhere(flag: str) -> str | None:
 
 
 def with_options(command: CommandName, function: Callable[..., None]) -> Callable[..., None]:
-    """Returns the function with a parameter for each option of a command, which typer reads.
+    """Returns a function with a parameter for each option of a command, which typer reads.
 
     Args:
         function: Takes arguments of its own, and the options by name.
     """
+    taken = options_of(command)
+
+    @wraps(function)
+    def run(**given: Any) -> None:
+        function(**{**given, **{each.name: _given(each, given[each.name]) for each in taken}})
+
     own = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
         for parameter in inspect.signature(function).parameters.values()
@@ -123,10 +135,32 @@ def with_options(command: CommandName, function: Callable[..., None]) -> Callabl
             default=default_of(option),
             annotation=_annotation(option),
         )
-        for option in options_of(command)
+        for option in taken
     ]
-    vars(function)["__signature__"] = inspect.Signature([*own, *options])
-    return function
+    vars(run)["__signature__"] = inspect.Signature([*own, *options])
+    return run
+
+
+def _given(option: Option, value: Any) -> Any:
+    """Returns what an option was given, as its kind has it.
+
+    Raises:
+        typer.BadParameter: If it takes no such text, or no such number.
+    """
+    if option.choices:
+        if value in option.choices:
+            return value
+        expected = f"one of {', '.join(option.choices)}"
+    elif option.kind in {"whole", "number"} and value is not None:
+        with suppress(ValueError):
+            number = int(value) if option.kind == "whole" else float(value)
+            if option.least is None or number >= option.least:
+                return number
+        expected = "a whole number" if option.kind == "whole" else "a number"
+        expected += "" if option.least is None else f" from {option.least}"
+    else:
+        return value
+    raise typer.BadParameter(f"expected {expected}; got {value!r}", param_hint=option.flags[0])
 
 
 def default_of(option: Option) -> Any:
@@ -143,13 +177,11 @@ def default_of(option: Option) -> Any:
 
 def _annotation(option: Option) -> Any:
     kind = _TYPES[option.kind]
-    if option.choices:
-        enumeration: Any = StrEnum  # mypy takes a call of it for a class, whose names it must know
-        kind = enumeration(option.name, {choice: choice for choice in option.choices})
+    choices = [*option.choices]
     said = typer.Option(
         *option.flags,
-        metavar=option.metavar,
-        min=option.least,
+        metavar=f"<{'|'.join(choices)}>" if choices else option.metavar,
+        autocompletion=(lambda: choices) if choices else None,
         help=plain(option.help),
         show_default=plain(option.default_told) or True,
         rich_help_panel=option.group,
@@ -176,8 +208,6 @@ def value_of(option: Option, options: Mapping[str, Any]) -> Any:
         typer.BadParameter: If its value is malformed.
     """
     value = options[option.name]
-    if isinstance(value, StrEnum):
-        value = value.value
     try:
         return None if value is None else option.read(value)
     except ValueError as error:
@@ -218,7 +248,10 @@ def spec_of_options(
     of_pytorch = {
         name.removeprefix("pytorch."): found.pop(name) for name in [*found] if "." in name
     }
-    spec = RunSpec(**found, pytorch=PytorchRun(**of_pytorch) if of_pytorch else None)
+    try:
+        spec = RunSpec(**found, pytorch=PytorchRun(**of_pytorch) if of_pytorch else None)
+    except UsageError as error:
+        raise _by_flag(command, error) from None
     if spec.max_time_ps and spec.fidelity == "functional":
         raise typer.BadParameter(
             "no run passes it with --fidelity functional, which has no time; --watchdog and "
@@ -226,6 +259,20 @@ def spec_of_options(
             param_hint="--max-time",
         )
     return spec
+
+
+def _by_flag(command: CommandName, error: UsageError) -> "ConfigError":
+    """Returns the error about fields of a specification with the flags that set them."""
+    from kernbench.config import ConfigError  # late, as it imports YAML, and only mistakes need it
+
+    assert isinstance(error, ConfigError)
+    flags = {
+        field.removeprefix("pytorch."): option.flags[0]
+        for option in of_command(command)
+        for field in option.sets
+    }
+    problems = [replace(each, where=flags.get(each.where, each.where)) for each in error.problems]
+    return ConfigError(f"kernbench {command}", problems)
 
 
 def check_alone(context: typer.Context, command: CommandName) -> None:

@@ -100,8 +100,8 @@ def _run(spec: RunSpec, output: Output, tries: Tries) -> int:
     explore, hash_seeds, listener = tries
     if output.quiet and output.verbose:
         raise UsageError("--quiet and --verbose: expected one of them")
-    if explore == 1 or (explore and spec.schedule is not None):
-        raise UsageError("--explore takes 2 schedules or more, and not with --schedule")
+    if explore and spec.schedule is not None:
+        raise UsageError("--explore and --schedule: expected one of them")
     if hash_seeds == 1:
         raise UsageError("--hash-seeds takes 2 seeds or more")
     if hash_seeds and explore:
@@ -191,7 +191,7 @@ def _explore(spec: RunSpec, output: Output, tries: Tries) -> int:
         return status[0]
 
     with _failure_in(spec, output, tries, ScheduleError):
-        explored = explore_schedules(attempt, tries.explore, "--schedule {}".format)
+        explored = explore_schedules(attempt, tries.explore, "--schedule {}".format, "--explore")
     if not output.quiet:
         print(f"kernbench: schedules: {_tried(explored)}", file=sys.stderr)
     return status[0]
@@ -253,21 +253,39 @@ def _attempt(spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | N
             _tell_dropped(outcome.context.engine.op_log)
     if listener is not None:
         listener.returned(outcome.status)
+    assert outcome.context is not None
+    _write_results(outcome, outcome.context, output, prints)
+    if not output.quiet:
+        _tell_of_run(outcome.context, output)
+    _print_times(outcome.context, output)
+    return outcome.exit_code
+
+
+def _write_results(
+    outcome: Outcome, ctx: RuntimeContext, output: Output, prints: Prints | None
+) -> None:
+    """Writes the files about a run that has not failed."""
     if output.json is not None:
         _write_json(output.json, outcome.document)
-    assert outcome.context is not None
     if output.report is not None:
-        write_page(output.report, outcome.document, outcome.context, prints=prints)
-    engine = outcome.context.engine
-    if spec.pytorch is not None and not output.quiet:
-        print("\n".join(run_lines(outcome.context)))
-        if sys.stderr.isatty() and not output.explain_time and (said := _idle(outcome.context)):
+        write_page(output.report, outcome.document, ctx, prints=prints)
+
+
+def _tell_of_run(ctx: RuntimeContext, output: Output) -> None:
+    """Says what a run has been, for which nobody has asked."""
+    if ctx.spec.pytorch is not None:
+        print("\n".join(run_lines(ctx)))
+        if sys.stderr.isatty() and not output.explain_time and (said := _idle(ctx)):
             print(f"kernbench: {said}", file=sys.stderr)
-    if not output.quiet:
-        _tell_classes(outcome.context, output)
-        if outcome.context.leaves_routing:
-            said = f"--routing {spec.routing}: no layer of experts has asked for it"
-            print(f"kernbench: {said}", file=sys.stderr)
+    _tell_classes(ctx, output)
+    if ctx.leaves_routing:
+        said = f"--routing {ctx.spec.routing}: no layer of experts has asked for it"
+        print(f"kernbench: {said}", file=sys.stderr)
+
+
+def _print_times(ctx: RuntimeContext, output: Output) -> None:
+    """Prints the tables of times that are asked for."""
+    engine = ctx.engine
     if output.breakdown and not engine.timed:
         print("simulated time per rank: N/A (fidelity functional)")
     elif output.breakdown:
@@ -283,14 +301,10 @@ def _attempt(spec: RunSpec, output: Output, tries: Tries, schedule: Schedule | N
         print("what bounds the run: N/A (fidelity functional)")
     elif output.explain_time:
         told = explanation(
-            engine.op_log,
-            engine.topology,
-            engine.dispatch_ps,
-            by_bytes=timed_by_bytes(outcome.context),
+            engine.op_log, engine.topology, engine.dispatch_ps, by_bytes=timed_by_bytes(ctx)
         )
         print("\n".join(explanation_lines(told)))
         _tell_partial(engine.op_log)
-    return outcome.exit_code
 
 
 def _tell_classes(ctx: RuntimeContext, output: Output) -> None:

@@ -102,7 +102,7 @@ def sweep(
         else:
             what = spec_of_options("sweep", options, bench, arguments)
         executor = executor_of(
-            options["on"].value, options["address"], options["jobs"], options["timeout"] or None
+            options["on"], options["address"], options["jobs"], options["timeout"] or None
         )
         plot = plot_of(options["plot"], options["x"], options["y"], options["hue"])
         files = Files(json=options["json"], csv=options["csv"], plot=plot, report=options["report"])

@@ -120,7 +120,7 @@ def _block(
         elif _parts(part, inner) is not None:
             yield f"{indent}{name}:"
             yield from _block(part, inner, here, comment, on_a_line)
-        elif _is_list_of_parts(part, inner):
+        elif _is_list_of_parts(inner):
             yield _commented(f"{indent}{name}:", comment(here))
             for item in inner:
                 yield f"{indent}  - {flow(get_args(without_limits(part))[0], item)}"
@@ -140,7 +140,7 @@ def _short(value: Any) -> str:
     return "{" + ", ".join(told) + "}"
 
 
-def _is_list_of_parts(kind: Any, value: Any) -> bool:
+def _is_list_of_parts(value: Any) -> bool:
     return isinstance(value, tuple) and bool(value) and dataclasses.is_dataclass(value[0])
 
 

@@ -278,7 +278,7 @@ class Claims:
         )
 
     def hold_all(self, claim: Claim) -> None:
-        """Does what `hold` does with all links of an activity, whose `released` tells none apart.
+        """Does what `hold` does with all links of an activity that releases all its links at once.
 
         Args:
             claim: The claim of the activity; it is alone, and `clear_for` says that links are free.
@@ -438,7 +438,7 @@ class Claims:
 
 
 _ANY: Final = -1
-"""Stands for each link of an activity whose `released` tells none apart."""
+"""Stands for each link of an activity that releases all its links at once."""
 
 
 def _unknown(_: int) -> None:

@@ -11,7 +11,7 @@ from kernbench.caches import cached
 
 Function = Callable[..., Any]
 
-_SATURATING: Final = {
+LARGEST: Final = {
     np.dtype(ml_dtypes.float8_e4m3fn): 448.0,
     np.dtype(ml_dtypes.float8_e5m2): 57344.0,
 }
@@ -33,7 +33,7 @@ def function_named(name: str, dtype: np.dtype[Any] | None) -> Function:
         dtype: Type of the operands; None if it does not matter.
     """
     ufunc: Function = getattr(np, name)
-    if dtype is None or dtype not in _SATURATING or name not in _ROUNDED:
+    if dtype is None or dtype not in LARGEST or name not in _ROUNDED:
         return ufunc
     return partial(_saturated, ufunc, dtype)
 
@@ -45,7 +45,7 @@ def saturated(values: Any, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         values: Numbers of any type; infinity becomes the largest value, too, and NaN stays.
         dtype: `float8_e4m3fn` or `float8_e5m2` of ml_dtypes.
     """
-    largest = _SATURATING[dtype]
+    largest = LARGEST[dtype]
     narrow: np.ndarray[Any, Any] = np.clip(np.asarray(values, np.float32), -largest, largest)
     return narrow.astype(dtype)
 

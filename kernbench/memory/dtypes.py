@@ -6,6 +6,8 @@ from typing import Any, Final
 import ml_dtypes
 import numpy as np
 
+from kernbench.memory.arithmetic import LARGEST
+
 _FLOAT32: Final = np.dtype(np.float32)
 
 
@@ -97,7 +99,6 @@ ALL: Final = (
     complex64,
     complex128,
 )
-_LARGEST_E4M3FN: Final = 448.0
 _BY_NUMPY: Final = {dtype.numpy: dtype for dtype in ALL}
 
 
@@ -136,7 +137,8 @@ def cast(values: Any, dtype: DType) -> np.ndarray[Any, Any]:
     if array.dtype.kind == "c" and not dtype.is_complex and dtype is not bool_:
         array = array.real
     if dtype is float8_e4m3fn:
-        array = np.clip(array.astype(np.float32), -_LARGEST_E4M3FN, _LARGEST_E4M3FN)
+        largest = LARGEST[dtype.numpy]
+        array = np.clip(array.astype(np.float32), -largest, largest)
     return array.astype(dtype.numpy)
 
 

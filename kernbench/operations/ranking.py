@@ -120,8 +120,8 @@ def topk(
     """
     del sorted
     place, k = dim_of(dim, len(input.window.shape)), whole("topk(): argument 'k'", k)
-    if not 0 <= k <= (input.window.shape[place] if input.window.shape else 1):
-        raise TensorError("selected index k out of range", [site_fact(call_site())])
+    if not (most := input.window.shape[place] if input.window.shape else 1) >= k >= 0:
+        raise TensorError(f"selected index k out of range: {k} of {most}", [site_fact(call_site())])
     if not k and not input.window.shape:
         raise TensorError("topk of no element of a 0-d tensor", [site_fact(call_site())])
     return _ranked("topk", input, place, k, largest)

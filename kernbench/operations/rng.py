@@ -9,6 +9,7 @@ from kernbench.operations.random import initial_seed, manual_seed
 from kernbench.process.process import current_process
 from kernbench.tensors.errors import TensorError
 from kernbench.tensors.generators import DEFAULT_GENERATOR, default_generators
+from kernbench.tensors.running import find_device
 from kernbench.tensors.tensor import Tensor
 
 __all__ = ["fork_rng", "get_rng_state", "initial_seed", "manual_seed", "seed", "set_rng_state"]
@@ -51,13 +52,12 @@ def fork_rng(
     """Lets draws and seeds in a `with` block leave the calling rank's generator where it was.
 
     Args:
-        devices: Devices whose generators are kept as well; a rank has one for its own device, or
-            one for all.
+        devices: The rank's device, by default; if empty, only the host's generator is kept.
         enabled: Whether the block has any effect.
         device_type: Type of `devices`: `cuda`, or None for it.
 
     Raises:
-        TensorError: For another type of device.
+        TensorError: For another type of device. See `cuda.get_rng_state` for other devices.
     """
     if device_type not in {None, "cuda"}:
         raise TensorError(
@@ -65,8 +65,8 @@ def fork_rng(
             [site_fact(call_site())],
             hint="the devices here are of type 'cuda'",
         )
-    generators = default_generators(current_process()) if enabled else []
-    kept = [(generator, generator.snapshot()) for generator in generators]
+    most = None if devices is None or [find_device(current_process(), d) for d in devices] else 1
+    kept = [(g, g.snapshot()) for g in default_generators(current_process())[:most] if enabled]
     try:
         yield
     finally:

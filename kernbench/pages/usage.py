@@ -20,7 +20,6 @@ _OPEN_STRIPS: Final = 8
 _WHOLE: Final = 1000
 """The full height of a strip."""
 
-_PE: Final = re.compile(r"pe\d+\.")
 _NUMBER: Final = re.compile(r"(?<=[a-z])\d+(?=\.)")
 
 HOST, KERNELS, COMMUNICATING, COPIES = "host", "kernels", "communication", "copies"

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
+from kernbench.errors import OperandError, call_site, site_fact
 from kernbench.parallel import parallel_state
 from kernbench.parallel.config import ModelParallelConfig
 from kernbench.parallel.layout import whole_number
@@ -29,6 +30,21 @@ def marked(parameter: torch.nn.Parameter, **marks: Any) -> torch.nn.Parameter:
     for name, value in marks.items():
         setattr(parameter, name, value)
     return parameter
+
+
+def checked_config(config: object) -> ModelParallelConfig:
+    """Returns the configuration that a layer was given.
+
+    Raises:
+        OperandError: If it is another thing.
+    """
+    if isinstance(config, ModelParallelConfig):
+        return config
+    raise OperandError(
+        f"argument 'config' must be a ModelParallelConfig; got {type(config).__name__}",
+        [site_fact(call_site())],
+        hint="ModelParallelConfig() has what is usual; layers of a model share one",
+    )
 
 
 def shard_of(
@@ -62,11 +78,19 @@ def shard_of(
 
     Raises:
         ParallelAssertionError: If the pieces cannot be equal.
+        OperandError: If first values are to be drawn, and nothing draws them.
     """
     ranks = size_of(group)
     piece = divide(divide(size[dim], ranks), stride)
     master = None
     if config.perform_initialization:
+        if not callable(init_method):
+            raise OperandError(
+                "argument 'init_method' must be a function that fills a weight in place; got "
+                f"{type(init_method).__name__}",
+                [site_fact(call_site())],
+                hint="init_method=torch.nn.init.normal_",
+            )
         # On the host: a weight that only fits a device in parts must fit here.
         master = torch.empty(size, dtype=config.params_dtype, device="cpu")
         with torch.no_grad():

@@ -6,7 +6,7 @@ See ADR 0018.
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from kernbench.errors import KernbenchError, call_site_of, site_fact
+from kernbench.errors import KernbenchError, UsageError, call_site_of, site_fact
 from kernbench.ranks.ranges import folded
 from kernbench.ranks.schedules import Match, Schedule
 from kernbench.ranks.spawn_errors import SpawnException, text_of
@@ -14,6 +14,9 @@ from kernbench.ranks.world import World
 
 _DIGITS: Final = 12
 """Digits of a hash that a report shows."""
+
+_LEAST: Final = 2
+"""Least schedules to try: one alone is compared with none."""
 
 
 class ScheduleError(KernbenchError):
@@ -52,7 +55,7 @@ def choose_late(world: World) -> bool:
 
 
 def explore(
-    attempt: Callable[[Schedule], object], most: int, again: Callable[[str], str]
+    attempt: Callable[[Schedule], object], most: int, again: Callable[[str], str], called: str
 ) -> Explored:
     """Runs a program under several schedules.
 
@@ -67,12 +70,16 @@ def explore(
             is true is a part of the result.
         most: Number of schedules to try, at least 2.
         again: Returns how a user runs the schedule of a given name again, for a hint.
+        called: What the user calls `most`, for an error.
 
     Raises:
+        UsageError: If `most` is another value.
         ScheduleError: If two schedules have different results (P8).
         Exception: If the first attempt raises it.
     """
     __tracebackhide__ = True  # pytest then shows the user's worker
+    if isinstance(most, bool) or not isinstance(most, int) or most < _LEAST:
+        raise UsageError(f"{called}: expected a number of schedules from {_LEAST}, got {most!r}")
     plain = Schedule()
     first = _Run(plain, returned(attempt(plain)))
     count = 1

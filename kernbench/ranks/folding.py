@@ -67,7 +67,7 @@ def fold(
     for rank, key in keys.items():
         held.setdefault(tuple(key), []).append(rank)
     forms = [
-        Folded(sorted(some), _told({rank: texts[rank] for rank in some}, values, subject, per_node))
+        Folded(sorted(some), _told({rank: texts[rank] for rank in some}, values, subject))
         for some in held.values()
     ]
     if most is None or len(forms) <= most:
@@ -99,7 +99,6 @@ def _told(
     texts: Mapping[int, str],
     values: Mapping[int, Sequence[str]],
     subject: str,
-    per_node: int | None,
 ) -> str:
     """Returns the text of ranks that differ in what is their own."""
     ranks = list(texts)

@@ -154,7 +154,7 @@ def compare(first: Trial, second: Trial, again: str) -> None:
     ):
         parting = list(_partings(first, second, differ))
         if len(parting) > 1:
-            (rank, index), (other, at) = _pair(first, second, parting)
+            (rank, index), (other, at) = _pair(first, parting)
             raise HashSeedError(
                 f"ranks {rank} and {other} {summary} on hardware, where each rank has its own hash "
                 "seed",
@@ -205,7 +205,7 @@ def _values_differ(one: Said, other: Said) -> bool:
 
 
 def _pair(
-    first: Trial, second: Trial, parting: Sequence[tuple[int, int]]
+    first: Trial, parting: Sequence[tuple[int, int]]
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     """Returns two ranks whose calls differ: those of one call, if there are such."""
     for place, (rank, index) in enumerate(parting):

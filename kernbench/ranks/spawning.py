@@ -357,8 +357,7 @@ class Spawn:
             if stop.code:
                 raise
             return self._exit_site(process, stop)
-        if inspect.isgenerator(result) or inspect.iscoroutine(result):
-            result.close()
+        if runs_nothing(result):
             raise KernbenchError(
                 f"the worker of rank {process.rank} is a generator or a coroutine: calling it "
                 "runs nothing",
@@ -532,6 +531,14 @@ class Spawn:
                     break  # a second interrupt while ranks were ending: run no more user code
         finally:
             self._loop.abandon()
+
+
+def runs_nothing(result: object) -> bool:
+    """Returns whether what a function returned shows that none of it has run, and closes it."""
+    if inspect.isgenerator(result) or inspect.iscoroutine(result):
+        result.close()  # Python warns of a coroutine that nobody awaits
+        return True
+    return inspect.isasyncgen(result)
 
 
 def _hidden(error: BaseException) -> str:

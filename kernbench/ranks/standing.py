@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernbench.ccl.alike import check_alike, crosses
-from kernbench.classes.partition import WAY_OUT, NotAlikeError, Standing
+from kernbench.classes.partition import WAY_OUT, NotAlikeError, Standing, role_hint
 from kernbench.classes.tilings import Tiling, apart_by_group, moved_pairs
 from kernbench.errors import call_site, site_fact
 from kernbench.process.process import Process
@@ -128,5 +128,5 @@ def check_peer(process: Process, peer: int | None, name: str) -> None:
         f"rank {process.rank} called {name} with rank {peer}, for which rank {other.member} runs "
         "the program",
         [site_fact(call_site()), f"both are of class {other.name!r}"],
-        hint=f"give rank {peer} another role (--roles), or {WAY_OUT}",
+        hint=role_hint(peer),
     )

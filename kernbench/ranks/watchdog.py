@@ -266,7 +266,7 @@ def end(watch: Watch) -> None:
 
 
 def patience(limit: float) -> Callable[[], float]:
-    """Returns what tells, from now on, whether a user's loop has run too long.
+    """Returns a check that tells, from now on, whether a user's loop has run too long.
 
     For loops that this package runs itself, such as those of a kernel: the thread does not count
     its time. The loop asks, and gets the limit in seconds once it has passed it, else 0. The time

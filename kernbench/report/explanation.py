@@ -93,11 +93,6 @@ class Explanation:
     device_ps: int
     by_bytes: Mapping[str, int] = field(default_factory=dict)
 
-    @property
-    def by_bytes_share(self) -> float:
-        """Share of the devices' time that is that of bytes alone."""
-        return sum(self.by_bytes.values()) / self.device_ps if self.device_ps else 0.0
-
     def share(self, bound: Bound) -> float:
         """Returns the share of the ranks' time that is spent on something."""
         return self.spent.get(bound, 0) / self.span_ps if self.span_ps else 0.0

@@ -53,7 +53,7 @@ class Option:
         more: What the documents say behind it, too.
         kind: What it takes.
         choices: The texts of which it takes one; empty for any.
-        least: The least number that it takes; None for any.
+        least: The least number that it takes; None for any, or if `RunSpec` says it.
         metavar: What stands for its value in `--help`; None for its choices or its type.
         group: The heading under which `--help` has it.
         commands: The commands that have it.
@@ -108,9 +108,12 @@ def _time(text: str) -> int:
     from kernbench.units import UnitError, parse_time
 
     try:
-        return parse_time(text)
+        ps = parse_time(text)
     except UnitError as error:
         raise ValueError(str(error)) from None
+    if ps < 0:
+        raise ValueError(f"expected a time from 0, such as '10 ms'; got {text!r}")
+    return ps
 
 
 def _numbers(between: str, form: str, expected: str) -> Callable[[str], tuple[int, ...]]:
@@ -201,7 +204,6 @@ OF_SPEC: Final = (
     Option(
         flags=("--nproc-per-node",),
         kind="whole",
-        least=1,
         metavar="RANKS",
         help="Runs a script as `torchrun` does: so many ranks, each with the file as its "
         "`__main__`.",
@@ -387,7 +389,6 @@ OF_SPEC: Final = (
     Option(
         flags=("--eager-limit",),
         kind="whole",
-        least=0,
         metavar="BYTES",
         help="Messages up to this size are sent without their receive; 0 finds every deadlock.",
         more=" that this hides",
@@ -397,7 +398,6 @@ OF_SPEC: Final = (
     Option(
         flags=("--watchdog",),
         kind="number",
-        least=0,
         metavar="SECONDS",
         help="Wall time of your code without a simulated step, after which it is stopped; 0: "
         "never.",
@@ -417,7 +417,6 @@ OF_SPEC: Final = (
     Option(
         flags=("--step-budget",),
         kind="whole",
-        least=0,
         metavar="COMMANDS",
         help="Commands that a rank may issue in a spawn; 0: any number.",
         more=". A loop that does not end then ends at the same command each time",
@@ -427,7 +426,6 @@ OF_SPEC: Final = (
     Option(
         flags=("--group-limit",),
         kind="whole",
-        least=0,
         metavar="GROUPS",
         help="Process groups that a rank may hold beside WORLD, that of all ranks.",
         group=LIMITS,
@@ -436,7 +434,6 @@ OF_SPEC: Final = (
     Option(
         flags=("--class-limit",),
         kind="whole",
-        least=1,
         metavar="CLASSES",
         help="With `--collapse exact`: classes of ranks that a run may have.",
         more=". If it has more, the report says what split them",
@@ -455,7 +452,6 @@ OF_SPEC: Final = (
     Option(
         flags=("--seed",),
         kind="whole",
-        least=0,
         metavar="N",
         help="Where the ranks' random generators start.",
         more=". With the rank it says what a rank draws until the program seeds it",

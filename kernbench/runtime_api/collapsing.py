@@ -4,7 +4,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernbench.classes.partition import WAY_OUT, NotAlikeError, Partition
+from kernbench.classes.partition import WAY_OUT, NotAlikeError, Partition, role_hint
 from kernbench.classes.roles import EVERYBODY, read_roles, roles_of
 from kernbench.config.schema import Changes
 from kernbench.errors import UsageError, site_fact
@@ -151,7 +151,7 @@ def check_witnesses(ctx: "SpawnSession", partition: Partition) -> None:
                             for each, found in ((one.member, mine), (rank, theirs))
                         ),
                     ],
-                    hint=f"give rank {rank} another role (--roles), or {WAY_OUT}",
+                    hint=role_hint(rank),
                 )
 
 

@@ -13,6 +13,7 @@ from kernbench.ccl.tuner import Choices
 from kernbench.classes.partition import Partition
 from kernbench.classes.roles import Role
 from kernbench.classes.splits import Splits
+from kernbench.config.near import did_you_mean
 from kernbench.des import Event
 from kernbench.errors import KernbenchError, UsageError, call_site, site_fact
 from kernbench.operations import cuda
@@ -153,7 +154,16 @@ class RuntimeContext:
     def __getattr__(self, name: str) -> Any:
         if (name.startswith("__") and name != "__version__") or name == "_bound":
             raise AttributeError(name)
-        return getattr(self._bound or self._names(), name)
+        try:
+            return getattr(self._bound or self._names(), name)
+        except AttributeError:
+            from kernbench.runtime_api.missing import in_pytorch
+
+            if in_pytorch(f"torch.{name}"):  # what to do instead is told
+                raise
+            hint = did_you_mean(name, [each for each in dir(self) if not each.startswith("_")])
+            told = f"neither a context nor PyTorch has {name}"
+            raise AttributeError(f"{told}; {hint}" if hint else told) from None
 
     def _names(self) -> "Namespace":
         if self._bound is None:

@@ -1,13 +1,14 @@
 """`torch.multiprocessing`: one task per rank in this process."""
 
 import gc
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from reprlib import repr as shortened
 from typing import Any, Final
 
 from kernbench.classes.partition import NotAlikeError
 from kernbench.des import Carriers, InterruptedContextError, turn
-from kernbench.errors import KernbenchError, UnsupportedError, call_site, site_fact
+from kernbench.errors import KernbenchError, OperandError, UnsupportedError, call_site, site_fact
 from kernbench.process.process import MAIN, Session, current_process
 from kernbench.ranks.spawn_errors import SpawnException
 from kernbench.ranks.spawning import Spawn, session_of
@@ -44,6 +45,7 @@ def spawn(
             all ranks were, and is a `KeyboardInterrupt`.
         KernbenchError: If there are more ranks than devices, `nprocs` is not positive, or another
             spawn is running (C19).
+        OperandError: If `fn` is no function, or `args` no tuple.
         UnsupportedError: For other values of `join`, `daemon` or `start_method`.
     """
     __tracebackhide__ = True
@@ -92,6 +94,8 @@ def spawn_on(
             hint="spawn once, and let the ranks branch",
             code="C19",
         )
+    _check_call(fn, args)
+    args = tuple(args)
     if isinstance(nprocs, bool) or not isinstance(nprocs, int) or nprocs < 1:
         raise KernbenchError(
             f"spawn(nprocs={nprocs!r}): expected a positive number of ranks",
@@ -129,6 +133,22 @@ def spawn_on(
     if partition is not None:
         check_witnesses(ctx, partition)
         ctx.collapsed.append(partition)
+
+
+def _check_call(fn: object, args: object) -> None:
+    """Checks that ranks can call `fn(*args)`, whatever it takes."""
+    __tracebackhide__ = True
+    if not callable(fn):
+        told = f"argument 'fn' must be a function, which each rank calls; got {shortened(fn)}"
+    elif not isinstance(args, Iterable):
+        told = f"argument 'args' must be a tuple; got {shortened(args)}"
+    else:
+        return
+    raise OperandError(
+        f"spawn(): {told}",
+        [site_fact(call_site())],
+        hint="spawn(worker, args=(x, y), nprocs=2) calls worker(rank, x, y)",
+    )
 
 
 @contextmanager

@@ -71,6 +71,7 @@ from kernbench.runtime_api import (
 from kernbench.runtime_api.missing import missing as sentence
 from kernbench.runtime_api.tensor_methods import Tensor
 from kernbench.runtime_api.version import TorchVersion
+from kernbench.tensors import grad_modes
 from kernbench.tensors.operands import guard
 
 DTYPES: Final[Mapping[str, dtypes.DType]] = {
@@ -89,16 +90,6 @@ DTYPES: Final[Mapping[str, dtypes.DType]] = {
 
 VERSION: Final = TorchVersion("2.13.0+kernbench")
 """`torch.__version__`: the release of PyTorch whose names and behaviour this package has."""
-
-GRAD_MODES: Final = (
-    "enable_grad",
-    "inference_mode",
-    "is_grad_enabled",
-    "is_inference_mode_enabled",
-    "no_grad",
-    "set_grad_enabled",
-)
-"""Names that are in `torch` as well as in `torch.autograd`."""
 
 
 def _public(module: ModuleType) -> dict[str, Any]:
@@ -162,7 +153,7 @@ def root() -> Mapping[str, Any]:
         "Size": Size,
         "device": Device,
         "dtype": dtypes.DType,
-        **{name: getattr(autograd, name) for name in GRAD_MODES},
+        **{name: getattr(autograd, name) for name in grad_modes.__all__},
         **{name: getattr(rng, name) for name in ("get_rng_state", "seed", "set_rng_state")},
         "__version__": VERSION,
         "accelerator": _public(accelerator),

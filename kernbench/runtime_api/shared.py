@@ -13,12 +13,13 @@ from kernbench.classes.partition import Partition
 from kernbench.classes.roles import Role
 from kernbench.classes.splits import Splits
 from kernbench.des import Event
+from kernbench.errors import UsageError
 from kernbench.process.process import Process
 from kernbench.process.types import DeviceSelector
 from kernbench.ranks.hash_seeds import Calls
 from kernbench.ranks.schedules import Schedule
 from kernbench.ranks.world import World
-from kernbench.routing import Routing, routing_of
+from kernbench.routing import Routing, RoutingError, routing_of
 from kernbench.run_spec import RunSpec
 from kernbench.sim_engine.engine import GraphEngine
 from kernbench.tl.recording import Recording, recordings_of
@@ -66,7 +67,7 @@ class Shared:
         self.engine: Final = engine
         self.schedule: Final = schedule
         self.calls: Final = calls
-        self._routing: Final = None if spec.routing is None else routing_of(spec.routing)
+        self._routing: Final = None if spec.routing is None else _named(spec.routing)
         self.asks_routing = False
         self.devices: Final[Sequence[int]] = DeviceSelector(spec.devices).indices(
             engine.topology.world_size
@@ -115,3 +116,16 @@ class Shared:
         """Returns the rank that uses a SIP while a spawn runs; None if the SIP is free."""
         place = self.places.get(sip)
         return place if place is not None and place < self.world.size else None
+
+
+def _named(name: str) -> Routing:
+    """Returns the routing that the run names.
+
+    Raises:
+        UsageError: If there is none, or its file is not well formed.
+    """
+    try:
+        return routing_of(name)
+    except RoutingError as error:
+        told = f"--routing (routing=): {error.summary}"
+        raise UsageError(told, error.facts, hint=error.hint) from None

@@ -11,15 +11,18 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from importlib.machinery import ModuleSpec
+from operator import index
 from pathlib import Path
 from types import CodeType, ModuleType
-from typing import Any, Final
+from typing import Any, Final, SupportsIndex
 
 from kernbench.des import current_task
 from kernbench.errors import UsageError, libraries_passed_over
 from kernbench.process.process import Process, current_process
 from kernbench.ranks.environments import own_environments
+from kernbench.ranks.spawning import runs_nothing
 from kernbench.run_spec import PytorchRun, RunSpec
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.runtime_api.processes import run_started
@@ -32,8 +35,11 @@ from kernbench.scripts.pytorch import (
     the_bridge,
 )
 
-Program = Callable[[RuntimeContext], object]
-"""Runs on a context; if it returns an integer, that is the exit code."""
+Program = Callable[[RuntimeContext], int | None]
+"""Runs on a context; if it returns a number, that is the exit code."""
+
+_MOST_CODE: Final = 255
+"""Greatest exit code; systems keep only the last byte of a greater one."""
 
 
 @contextmanager
@@ -112,8 +118,7 @@ def _load(spec: RunSpec, path: Path) -> Program:
                 f"--nproc-per-node {ranks}: {path} has run(ctx), which spawns its ranks itself",
                 hint="leave the option out; with it, every rank would run the file as `__main__`",
             )
-        program: Program = load_bench(path).run
-        return program
+        return partial(_run_bench, load_bench(path).run, path)
     _check_does_something(tree, path)
     if not spec.as_torch and _uses_pytorch(tree):
         print(
@@ -165,7 +170,7 @@ def is_bench(tree: ast.Module) -> bool:
     if not any(_is_guard(node) for node in tree.body):
         return True
     last = found[-1]
-    return isinstance(last, ast.FunctionDef) and _takes_ctx(last.args)
+    return isinstance(last, ast.FunctionDef | ast.AsyncFunctionDef) and _takes_ctx(last.args)
 
 
 def _takes_ctx(taken: ast.arguments) -> bool:
@@ -185,7 +190,7 @@ def _top(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
 
 def _bound(node: ast.stmt) -> set[str]:
     """Returns names that a statement binds; imports of the standard library do not count."""
-    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {node.name}
     if isinstance(node, ast.Assign | ast.AnnAssign):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
@@ -300,6 +305,33 @@ def load_bench(path: Path) -> ModuleType:
     return module
 
 
+def _run_bench(
+    run: Callable[[RuntimeContext], object], path: Path, ctx: RuntimeContext
+) -> int | None:
+    """Runs a bench and returns its exit code, if it has one.
+
+    Raises:
+        UsageError: If it returns something else, or nothing of it has run.
+    """
+    found = run(ctx)
+    if found is None:
+        return None
+    if runs_nothing(found):
+        raise UsageError(
+            f"{path}: run(ctx) is a generator or a coroutine: calling it runs nothing",
+            hint="write a plain function: `def run(ctx)`, without `async` and `yield`",
+        )
+    if isinstance(found, SupportsIndex) and not isinstance(found, bool):
+        code = index(found)
+        if 0 <= code <= _MOST_CODE:
+            return code
+    told = repr(found) if isinstance(found, bool | int | float | str) else type(found).__name__
+    raise UsageError(
+        f"{path}: run(ctx) returned {told}: expected None, or an exit code from 0 to {_MOST_CODE}",
+        hint="append results to ctx.results, which `--json FILE` writes",
+    )
+
+
 # A script
 
 keep_main: Callable[[ModuleType], None] | None = None
@@ -352,10 +384,13 @@ class Script:
         ranks = self._spec.nproc_per_node
         assert ranks is not None
         if ranks > len(ctx.devices):
+            named = ctx.spec.devices != "all"
             raise UsageError(
                 f"--nproc-per-node {ranks}: {ctx.spec.topology} has {len(ctx.devices)} devices for "
-                "ranks" + (", which --devices names" if ctx.spec.devices != "all" else ""),
-                hint="start fewer ranks, or choose a larger machine with --topology",
+                "ranks" + (", which --devices names" if named else ""),
+                hint="start fewer ranks, or name more devices there"
+                if named
+                else "start fewer ranks, or choose a larger machine with --topology",
             )
         with self._as_process(_MainOfEach([self._new_main() for _ in range(ranks)])):
             ctx.multiprocessing.spawn(self._run_as_rank, args=(ranks,), nprocs=ranks)

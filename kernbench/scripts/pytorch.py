@@ -4,7 +4,7 @@ import importlib.metadata
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -120,26 +120,38 @@ def check_ranks(spec: RunSpec, ctx: RuntimeContext) -> None:
     each, nodes = spec.nproc_per_node, _nodes_of(spec)
     assert each is not None
     devices = ctx.devices
-    by_node = _by_node(ctx.engine.topology, devices)
-    roomy = [sips for sips in by_node.values() if len(sips) >= each][:nodes]
+    topology = ctx.engine.topology
+    by_node = _by_node(topology, devices)
+    wanted = _wanted(by_node, each, nodes)
     asked = f"--nnodes {nodes} --nproc-per-node {each}"
-    if len(roomy) < nodes:
+    if wanted is None:
         largest = max(map(len, by_node.values()))
+        usual = (
+            f"--topology h200x8_x4_nodes --set system.sips.count={8 * nodes}, which has {nodes} "
+            "nodes of 8"
+            if nodes > 1
+            else f"--set system.sips.count={each}; or --nnodes 2"
+        )
+        named = spec.devices != "all"
+        if named:
+            of_all = _wanted(_by_node(topology, range(topology.world_size)), each, nodes)
+            usual = f"leave --devices out, and {usual}" if of_all is None else _devices(of_all)
         raise UsageError(
             f"{asked}: {spec.topology} has {len(by_node)} "
-            f"node{'s' if len(by_node) > 1 else ''} with {largest} devices for ranks",
-            hint=f"ask for no more; or --topology h200x8_x4_nodes --set "
-            f"system.sips.count={8 * nodes}, which has {nodes} nodes of 8"
-            if nodes > 1
-            else f"ask for no more; or --set system.sips.count={each}; or --nnodes 2",
+            f"node{'s' if len(by_node) > 1 else ''} with {largest} devices for ranks"
+            + (", which --devices names" if named else ""),
+            hint=f"ask for no more; or {usual}",
         )
-    wanted = [sip for sips in roomy for sip in sips[:each]]
     if wanted != list(devices[: nodes * each]):
         raise UsageError(
             f"{asked}: the first {nodes * each} devices of {spec.topology} are not {each} of each "
             "node",
-            hint=f"--devices {','.join(map(str, wanted))}",
+            hint=_devices(wanted),
         )
+
+
+def _devices(sips: Iterable[int]) -> str:
+    return f"--devices {','.join(map(str, sips))}"
 
 
 def with_devices(spec: RunSpec) -> RunSpec:
@@ -155,12 +167,10 @@ def with_devices(spec: RunSpec) -> RunSpec:
     if spec.devices != "all" or each is None or nodes == 1:
         return spec
     topology = load_machine(spec)
-    by_node = _by_node(topology, range(topology.world_size))
-    roomy = [sips for sips in by_node.values() if len(sips) >= each][:nodes]
-    wanted = tuple(sip for sips in roomy for sip in sips[:each])
-    if len(roomy) < nodes or wanted == tuple(range(nodes * each)):
+    wanted = _wanted(_by_node(topology, range(topology.world_size)), each, nodes)
+    if wanted is None or wanted == [*range(nodes * each)]:
         return spec
-    return replace(spec, devices=wanted)
+    return replace(spec, devices=tuple(wanted))
 
 
 def _nodes_of(spec: RunSpec) -> int:
@@ -172,6 +182,12 @@ def _by_node(topology: Topology, devices: Iterable[int]) -> dict[int, list[int]]
     for sip in devices:
         by_node.setdefault(topology.node_of(sip), []).append(sip)
     return by_node
+
+
+def _wanted(by_node: Mapping[int, Sequence[int]], each: int, nodes: int) -> list[int] | None:
+    """Returns the first SIPs of the first nodes that have enough; None if too few nodes do."""
+    roomy = [sips for sips in by_node.values() if len(sips) >= each][:nodes]
+    return None if len(roomy) < nodes else [sip for sips in roomy for sip in sips[:each]]
 
 
 DOCUMENT: Final = "pytorch"

@@ -30,14 +30,14 @@ class Outcome:
 
     Attributes:
         spec: Specification of the run.
-        status: What the program has returned, or 0 if it ended with `sys.exit(0)`; None if it
-            failed.
+        status: The exit code that the program has returned, or 0 if it ended with `sys.exit(0)`;
+            None if it returned none, or failed.
         error: What it failed with, which may be a `SystemExit` or an interrupt; None if it did not.
         context: Its machine, with the log; None if the run failed before there was one.
     """
 
     spec: RunSpec
-    status: object
+    status: int | None
     error: BaseException | None
     context: RuntimeContext | None
 
@@ -53,7 +53,7 @@ class Outcome:
     @property
     def exit_code(self) -> int:
         """The exit code that the program asks for; of a run that has not failed."""
-        return self.status if type(self.status) is int else 0
+        return self.status or 0
 
     @property
     def sim_ps(self) -> int:
@@ -114,7 +114,7 @@ def _attempt(
 ) -> Outcome:
     assert spec.bench is not None
     context = None
-    status: object = None
+    status: int | None = None
     try:
         with (
             watchdog.over_main(spec.watchdog_s) as watch,
@@ -141,7 +141,7 @@ def _attempt(
     return Outcome(spec, status, None, context)
 
 
-def _to_its_end(program: Program, ctx: RuntimeContext) -> object:
+def _to_its_end(program: Program, ctx: RuntimeContext) -> int | None:
     """Returns the status of a program, which may also end with `sys.exit(0)`."""
     try:
         return program(ctx)

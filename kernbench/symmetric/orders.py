@@ -91,7 +91,7 @@ def joined(*known: Seen) -> dict[Stream, int]:
 
 
 def known_to(process: Process, stream: Stream, number: int) -> dict[Stream, int]:
-    """Returns what comes before whoever comes after a command.
+    """Returns what happens before anything ordered after the command.
 
     Args:
         process: The rank that issues the command.

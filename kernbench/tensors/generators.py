@@ -16,8 +16,8 @@ from kernbench.tensors.new import new_tensor
 from kernbench.tensors.running import host_array
 from kernbench.tensors.tensor import Tensor
 
-_FIRST_SEED: Final = 67280421310721
-"""Seed of a generator that a program makes and does not seed; PyTorch's."""
+FIRST_SEED: Final = 67280421310721
+"""Seed of a generator that nobody has seeded; PyTorch's."""
 
 _STATE_WORDS: Final = 2 + 4 + 2 + 4 + 3
 """Numbers of 64 bits in a state: the seed, how often `seed()` was called, and Philox's own."""
@@ -35,7 +35,7 @@ class Generator:
 
     def __init__(self, device: DeviceLike = "cpu") -> None:
         self.device = Device(device)
-        self.manual_seed(_FIRST_SEED)
+        self.manual_seed(FIRST_SEED)
 
     def manual_seed(self, seed: int) -> "Generator":
         """Starts the stream of random numbers that belongs to a seed, and returns the generator.

@@ -113,7 +113,8 @@ def _kind(kernel: Kernel, name: str, value: Any) -> Hashable | None:
     if isinstance(value, Tensor):
         view = value.window
         return view.dtype.name, view.shape, view.strides
-    if isinstance(value, Hashable):
+    text = isinstance(value, str | bytes) and name not in kernel.constants
+    if isinstance(value, Hashable) and not text:
         return kind_of(value)
     raise LaunchError(
         f"kernel {kernel.name}: argument {name} is a {type(value).__name__}",

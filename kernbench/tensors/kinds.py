@@ -142,7 +142,7 @@ def _fits(value: Any, stem: str, strict: bool) -> bool:
     if stem == "Literal":
         return isinstance(value, str)
     if stem == "DType" and isinstance(value, type):
-        return True
+        return False  # `float` of Python, or a type of numpy
     if stem in {each.__name__ for each in type(value).__mro__}:
         return True
     # What the classes of users and of other rooms can do is not known from their names.

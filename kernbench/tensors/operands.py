@@ -384,13 +384,18 @@ def _refused(
 def _described(value: object) -> list[str]:
     if isinstance(value, np.ndarray):
         return [f"got an array of shape {list(value.shape)} and type {value.dtype}"]
+    if isinstance(value, type):
+        return [f"got {_qualified(value)}"]
     shown = isinstance(value, list | tuple | str | Number)
     return [f"got {_SHORT.repr(value)}"] if shown else []
 
 
 def type_name(value: object) -> str:
     """Returns the name of a value's type, such as `list` or `numpy.ndarray`."""
-    kind = type(value)
+    return _qualified(type(value))
+
+
+def _qualified(kind: type) -> str:
     return (
         kind.__qualname__
         if kind.__module__ == "builtins"

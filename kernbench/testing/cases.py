@@ -239,9 +239,9 @@ class CaseRequest:
         module: Module that registers it.
         file: File of that module.
         world_size: Number of ranks.
+        seed: Where the random generators of Python, numpy and the ranks start.
         kwargs: Arguments of the case, JSON values.
         env: Environment variables that the test has changed; None removes one.
-        seed: Where the random generators of Python, numpy and the ranks start.
         machine: Machine of cases that name none; None for that of `RunSpec`.
         folder: Current folder of the case; empty for that of the process.
         max_time_ps: Simulated picoseconds that a case may take; 0 for no limit.
@@ -257,10 +257,10 @@ class CaseRequest:
     module: str
     file: str
     world_size: int
+    seed: int
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     env: Mapping[str, str | None] = field(default_factory=dict)
     folder: str = ""
-    seed: int = 1234
     machine: str | None = None
     max_time_ps: int = 0
     leaks: str = "fail"

@@ -141,15 +141,15 @@ class Kernbench:
         Args:
             worker: Function that runs as each rank.
             args: Arguments of the worker after the rank; the same objects in each run.
-            schedules: Most schedules to try, see `kernbench run --explore`. If the program has
-                more, an `UnexploredWarning` says so.
+            schedules: Most schedules to try, at least 2, see `kernbench run --explore`. If the
+                program has more, an `UnexploredWarning` says so.
             fields: Fields of `RunSpec` as in `spawn`, without `schedule`.
 
         Returns:
             The number of schedules that were tried, and whether these are all.
 
         Raises:
-            UsageError: If there is no such machine, or a field cannot be used.
+            UsageError: If there is no such machine, or a field or `schedules` cannot be used.
             ScheduleError: If the values that hosts read, or the ways in which ranks end, depend on
                 which message a receive from any source takes (P8).
             SpawnException: If a rank failed in the first run, which takes messages as they come.
@@ -169,7 +169,7 @@ class Kernbench:
             with self.context_of(replace(spec, schedule=schedule.picks), schedule) as ctx:
                 ctx.multiprocessing.spawn(worker, args=args, nprocs=nprocs)
 
-        tried = explore(attempt, schedules, _again)
+        tried = explore(attempt, schedules, _again, "explore(schedules=)")
         if not tried.complete:
             warnings.warn(
                 f"{tried.number} schedules were tried, which agree; more are left: raise "

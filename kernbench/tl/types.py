@@ -19,7 +19,6 @@ from kernbench.ttir.types import SCALARS
 Scalar = int | float | bool
 
 _FLOAT32: Final = np.finfo(np.float32)
-_HALVES: Final = (dtypes.float16, dtypes.bfloat16)
 
 
 def is_whole(dtype: DType) -> bool:
@@ -57,7 +56,7 @@ def type_of(value: Scalar) -> DType:
     """Returns the type of one of Python's numbers as a tile.
 
     Raises:
-        TileOperandError: If no type holds the number.
+        TileOperandError: If no type holds the number, or it is none.
     """
     if isinstance(value, bool):
         return dtypes.bool_
@@ -65,6 +64,9 @@ def type_of(value: Scalar) -> DType:
         size = abs(value)
         normal = float(_FLOAT32.tiny) <= size <= float(_FLOAT32.max)
         return dtypes.float32 if normal or not size or not np.isfinite(size) else dtypes.float64
+    given: object = value  # of any type, like all that a kernel is launched with
+    if not isinstance(given, int | np.integer):
+        raise refusal(f"expected a tile or a number; got {type(given).__name__}")
     for dtype, low, high in _OF_NUMBERS:
         if low <= value <= high:
             return dtype

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
+from reprlib import repr as shortened
 
 from kernbench.caches import cached
 from kernbench.config import ConfigError, Problem, did_you_mean, load_with_marks, shipped
@@ -71,8 +73,12 @@ def find_topology(path: str | Path) -> Path:
         path: A topology file, or the bare name of a shipped machine.
 
     Raises:
-        ConfigError: If there is neither such a file nor such a machine (F11).
+        ConfigError: If there is neither such a file nor such a machine (F11), or no name (F2).
     """
+    given: object = path  # of any type, like all that callers give
+    if not isinstance(given, str | PathLike):
+        expected = f"expected a file or the name of a shipped machine, got {shortened(given)}"
+        raise ConfigError("the machine", [Problem("F2", "topology", "", expected)])
     file = Path(path)
     is_name = isinstance(path, str) and path == file.name and not file.suffix
     if not is_name or file.exists():

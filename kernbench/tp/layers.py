@@ -13,6 +13,7 @@ from kernbench.parallel.members import Group, divide, refuse, size_of
 from kernbench.parallel.shards import (
     InitMethod,
     bias_of,
+    checked_config,
     checked_stride,
     expert_ranks_of,
     layer_group,
@@ -95,6 +96,7 @@ class ColumnParallelLinear(torch.nn.Module):
         ParallelAssertionError: If the ranks cannot share the outputs equally, or the stride is no
             number of weights.
         ParallelError: If the configuration names other sizes than the groups have.
+        OperandError: If `config` or `init_method` is of another kind.
     """
 
     weight: torch.nn.Parameter | None
@@ -129,7 +131,7 @@ class ColumnParallelLinear(torch.nn.Module):
         self.output_size = output_size
         self.gather_output = gather_output
         self.skip_bias_add = skip_bias_add
-        self.config = config
+        self.config = checked_config(config)
         self.embedding_activation_buffer = embedding_activation_buffer
         self.grad_output_buffer = grad_output_buffer
         if config.defer_embedding_wgrad_compute and (
@@ -274,6 +276,7 @@ class RowParallelLinear(torch.nn.Module):
             number of weights.
         ParallelError: If it is sequence parallel, and the input is not parallel; if the
             configuration names other sizes than the groups have.
+        OperandError: If `config` or `init_method` is of another kind.
     """
 
     weight: torch.nn.Parameter
@@ -304,7 +307,7 @@ class RowParallelLinear(torch.nn.Module):
         self.output_size = output_size
         self.input_is_parallel = input_is_parallel
         self.skip_bias_add = skip_bias_add
-        self.config = config
+        self.config = checked_config(config)
         if config.sequence_parallel and not input_is_parallel:
             raise refuse("To enable `sequence_parallel`, `input_is_parallel` must be `True`")
         self.tp_group = layer_group(tp_group, is_expert)
@@ -415,6 +418,7 @@ class VocabParallelEmbedding(torch.nn.Module):
     Raises:
         ParallelAssertionError: If the ranks cannot share the rows equally.
         ParallelError: If the configuration names other sizes than the groups have.
+        OperandError: If `config` or `init_method` is of another kind.
     """
 
     weight: torch.nn.Parameter
@@ -433,7 +437,7 @@ class VocabParallelEmbedding(torch.nn.Module):
         self.num_embeddings = num_embeddings
         self.embedding_dim = embedding_dim
         self.reduce_scatter_embeddings = reduce_scatter_embeddings
-        self.config = config
+        self.config = checked_config(config)
         self.tp_group = group_of(tp_group)
         expert_ranks_of(config, self.tp_group, tp_group, is_expert=False)
         place, ranks = dist.get_rank(self.tp_group), size_of(self.tp_group)

@@ -33,7 +33,6 @@ _REDUCED: Final[Mapping[str, "np.ufunc"]] = {
 """Regions of one operation that numpy reduces with."""
 
 _ROUNDED: Final = frozenset({"arith.addf", "arith.mulf"})
-_TOGETHER: Final = 1 << 14
 
 
 class Region:

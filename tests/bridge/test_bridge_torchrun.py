@@ -218,6 +218,24 @@ def test_more_ranks_than_a_node_has_are_refused(
     assert "has 1 node with 8 devices for ranks" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "said", "hint"),
+    [
+        ("--nproc-per-node 4", "1 node with 2 devices", "--devices 0,1,2,3"),
+        ("--nproc-per-node 9", "1 node with 2 devices", "leave --devices out, and --set system."),
+        ("--nnodes 2 --nproc-per-node 3", "1 node with 2 devices", "--devices 0,1,2,8,9,10"),
+    ],
+)
+def test_more_ranks_than_devices_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: str, said: str, hint: str
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(EACH_RANK)
+    assert run("--devices", "0,1", *options.split(), script) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"has {said} for ranks, which --devices names hint: ask for no more; or {hint}" in told
+
+
 def returns_a_sum(rank: int, amount: int) -> float:
     import torch.distributed as dist
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -114,19 +115,28 @@ def test_messages_of_another_span(told: Told) -> None:
     assert f"rank 3 receives span=1 of rank 2, which sent 2, at mine.py:6:5: {line}" in found
 
 
+RECEIVES: Final = "to= another rank; or a chunk to receive from the rank itself, too"
+SENDS: Final = "source= another rank; or a chunk to send to the rank itself, too"
+MOVES: Final = "receive= another place for the chunk that the rank moves"
+
+
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "broken"),
     [
-        "send=0, to=r, receive=0, source=left",
-        "send=0, to=r, receive=0, source=r",
-        "send=0, to=r, receive=NOTHING, source=r",
-        "send=0, to=right, receive=0, source=r",
+        ("send=0, to=r, receive=0, source=left", RECEIVES),
+        ("send=0, to=r, receive=0, source=r", MOVES),
+        ("send=0, to=r, receive=NOTHING, source=r", RECEIVES),
+        ("send=0, to=right, receive=0, source=r", SENDS),
     ],
 )
-def test_an_exchange_with_oneself_that_moves_nothing(told: Told, arguments: str) -> None:
+def test_an_exchange_with_oneself_that_moves_nothing(
+    told: Told, arguments: str, broken: str
+) -> None:
     found = told(f"    comm.exchange({arguments}, combine='reduce')\n")
     assert f"at mine.py:5:5: comm.exchange({arguments}, combine='reduce')" in found
-    assert any("to= and source= other ranks; or the rank itself twice" in line for line in found)
+    (line,) = [line for line in found if "exchange: expected" in line]
+    assert f"exchange: expected {broken}" in line
+    assert [rule for rule in (RECEIVES, SENDS, MOVES) if rule in line] == [broken]
 
 
 @pytest.mark.parametrize(

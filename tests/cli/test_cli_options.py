@@ -327,7 +327,7 @@ def test_a_file_without_a_program_cannot_be_run(bench: str) -> None:
         ("--spec no.json", "no such file"),
         ("b.py --devices 1;2", "expected numbers with commas between, such as 0,2,5; or all"),
         ("b.py --devices 1,1", "devices: expected all, or different integers from 0"),
-        ("b.py --watchdog inf", "watchdog_s: expected seconds from 0, got inf"),
+        ("b.py --watchdog inf", "--watchdog: expected seconds from 0, got inf"),
         ("b.py --watchdog -1", "--watchdog"),
         ("b.py --step-budget -1", "--step-budget"),
         ("b.py --max-time 1ms --fidelity functional", "no run passes it"),

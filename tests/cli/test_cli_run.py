@@ -156,7 +156,34 @@ def test_run_spawns_once_over_all_sips_and_looks_worker_up(
         (["run", "ccl_allreduce", "-q", "-v"], "--quiet and --verbose: expected one of them"),
         (["run", "ccl_allreduce", "--", "-b", "5X"], "expected a size such as 16M"),
         (["run", "ccl_allreduce", "--", "-o", "xor"], "invalid choice: 'xor'"),
-        (["run", "ccl_allreduce", "--fidelity", "exact"], "exact"),
+        (
+            ["run", "ccl_allreduce", "--fidelity", "exact"],
+            "--fidelity: expected one of tile, kernel, functional; got 'exact'",
+        ),
+        (
+            ["run", "ccl_allreduce", "--data", "maybe"],
+            "--data: expected one of on, off; got 'maybe'",
+        ),
+        (["run", "ccl_allreduce", "--seed", "-1"], "--seed: expected an integer from 0, got -1"),
+        (["run", "ccl_allreduce", "--seed", "x"], "--seed: expected a whole number; got 'x'"),
+        (["run", "ccl_allreduce", "--watchdog", "nan"], "--watchdog: expected seconds from 0, got"),
+        (["run", "ccl_allreduce", "--watchdog", "x"], "--watchdog: expected a number; got 'x'"),
+        (
+            ["run", "ccl_allreduce", "--max-time", "-1s"],
+            "--max-time: expected a time from 0, such as '10 ms'; got '-1s'",
+        ),
+        (
+            ["run", "ccl_allreduce", "--trace-limit", "-1"],
+            "--trace-limit: expected a whole number from 0; got '-1'",
+        ),
+        (
+            ["run", "ccl_allreduce", "--routing", "nosuch"],
+            "--routing (routing=): no routing is called 'nosuch'",
+        ),
+        (
+            ["run", "ccl_allreduce", "--routing", "zipf:x"],
+            "expected zipf:S with a number S above 0",
+        ),
         (["run"], "Invalid value for BENCH: expected one, or --spec FILE"),
     ],
 )
@@ -230,6 +257,16 @@ def test_a_rank_that_never_calls_the_collective_is_explained(
         ("def run(ctx):\n    import sys; sys.exit(5)\n", 5, ""),
         ("def run(ctx):\n    import sys; sys.exit('stop')\n", 1, "stop"),
         ("def run(ctx):\n    raise KeyboardInterrupt\n", 130, "interrupted"),
+        ("import numpy as np\ndef run(ctx): return np.int64(255)\n", 255, ""),
+        ("def run(ctx): return 256\n", 2, "returned 256: expected None, or an exit code from 0 to"),
+        ("def run(ctx): return -1\n", 2, "bench.py: run(ctx) returned -1"),
+        ("def run(ctx): return False\n", 2, "run(ctx) returned False"),
+        ("def run(ctx): return 'done'\n", 2, "run(ctx) returned 'done'"),
+        ("def run(ctx): return 2.5\n", 2, "run(ctx) returned 2.5"),
+        ("def run(ctx): return [1, 2]\n", 2, "run(ctx) returned list"),
+        ("async def run(ctx): print(1)\n", 2, "bench.py: run(ctx) is a generator or a coroutine"),
+        ("def run(ctx): yield 1\n", 2, "run(ctx) is a generator or a coroutine"),
+        ("async def run(ctx): yield 1\n", 2, "run(ctx) is a generator or a coroutine"),
         ("def start(ctx): ...\n", 2, "has no run(ctx)"),
         ("def run(ctx:\n", 1, "SyntaxError"),
         ("import no_such_module_anywhere\n", 1, "ModuleNotFoundError"),
@@ -543,12 +580,18 @@ def test_explore_says_how_many_schedules_agree(
     assert "one schedule, as no receive is from any source" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("options", [{"explore": 1}, {"explore": 4, "schedule": (1,)}])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"explore": 1}, "--explore: expected a number of schedules from 2, got 1"),
+        ({"explore": 4, "schedule": (1,)}, "--explore and --schedule: expected one of them"),
+    ],
+)
 def test_explore_takes_two_schedules_or_more(
-    options: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    options: dict[str, Any], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert _run("ccl_allreduce", **options) == 2
-    assert "--explore takes 2 schedules or more, and not with --schedule" in capsys.readouterr().err
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["1.", "0.1", "two", "-1"])

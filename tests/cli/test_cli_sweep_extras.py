@@ -30,7 +30,7 @@ def sweep(*words: str) -> Result:
         (["--plot", "a.svg"], "pip install matplotlib"),
         (["--x", "n"], "--x n: there is no picture"),
         (["--on", "ray"], "pip install ray"),
-        (["--on", "slurm"], "'slurm' is not one of 'local', 'ray'"),
+        (["--on", "slurm"], "--on: expected one of local, ray; got 'slurm'"),
         (["--address", "auto"], "only Ray has one"),
         (["--jobs", "0"], "--jobs"),
     ],

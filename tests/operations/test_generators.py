@@ -8,7 +8,8 @@ import pytest
 
 import kernbench.torch as torch
 import kernbench.torch.distributed as dist
-from kernbench.errors import OptionError
+from kernbench.errors import KernbenchError, OptionError
+from kernbench.process.access import OwnershipError
 from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.testing import Kernbench
@@ -139,6 +140,34 @@ def test_a_forked_block_leaves_the_stream_where_it_was(ctx: RuntimeContext) -> N
         torch.random.fork_rng(device_type="xpu"),
     ):
         pass
+
+
+@pytest.mark.parametrize(
+    ("devices", "kept"), [(None, True), ([1], True), (["cuda"], True), ([], False)]
+)
+def test_a_forked_block_keeps_the_generators_of_its_devices(
+    kernbench: Kernbench, devices: Any, kept: bool
+) -> None:
+    def worker(rank: int) -> None:
+        if rank != 1:
+            return
+        torch.manual_seed(3)
+        with torch.random.fork_rng(devices):
+            torch.manual_seed(9)
+        assert torch.initial_seed() == 3
+        assert torch.cuda.initial_seed() == (3 if kept else 9)
+
+    kernbench.spawn(worker, nprocs=2, default_device="cpu")
+
+
+def test_a_forked_block_of_other_devices_is_refused(kernbench: Kernbench) -> None:
+    def worker(rank: int) -> None:
+        with pytest.raises(OwnershipError), torch.random.fork_rng([1 - rank]):
+            raise AssertionError
+        with pytest.raises(KernbenchError, match="99"), torch.random.fork_rng([99]):
+            raise AssertionError
+
+    kernbench.spawn(worker, nprocs=2)
 
 
 def test_new_seeds_follow_from_earlier_ones(ctx: RuntimeContext) -> None:

@@ -125,6 +125,14 @@ def test_what_no_order_changes_is_no_race(kernbench: Kernbench) -> None:
     assert kernbench.explore(worker, nprocs=4, schedules=7) == (7, True)
 
 
+@pytest.mark.parametrize("schedules", [0, -7, 1, True, 2.0, "x"])
+def test_a_number_of_schedules_that_compares_nothing(kernbench: Kernbench, schedules: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        kernbench.explore(lambda rank: None, nprocs=2, schedules=schedules)
+    said = f"explore(schedules=): expected a number of schedules from 2, got {schedules!r}"
+    assert str(caught.value) == said
+
+
 def test_a_program_without_a_choice_runs_once(kernbench: Kernbench) -> None:
     def known(rank: int) -> None:
         x = _x(rank)

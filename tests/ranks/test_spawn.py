@@ -8,6 +8,7 @@ import json
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import greenlet
@@ -18,7 +19,7 @@ import kernbench.torch as torch
 import kernbench.torch.distributed as dist
 from kernbench import tl
 from kernbench.des import ThreadPool, current_carrier
-from kernbench.errors import KernbenchError
+from kernbench.errors import KernbenchError, OperandError
 from kernbench.ranks.spawn_errors import RankAborted
 from kernbench.run_spec import RunSpec
 from kernbench.runtime_api.context import RuntimeContext
@@ -416,9 +417,29 @@ def test_a_worker_that_runs_nothing_is_refused(kernbench: Kernbench) -> None:
 
     async def later(rank: int) -> None: ...
 
-    for function in (worker, later):
+    async def each(rank: int) -> Any:
+        yield rank
+
+    for function in (worker, later, each):
         with pytest.raises(SpawnException, match="a generator or a coroutine"):
             kernbench.spawn(function, nprocs=1)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda spawn: spawn(None, nprocs=2), "'fn' must be a function, which each rank calls"),
+        (lambda spawn: spawn(3, nprocs=2), "'fn' must be a function, which each rank calls; got 3"),
+        (lambda spawn: spawn(print, args=3, nprocs=2), "'args' must be a tuple; got 3"),
+    ],
+)
+def test_what_no_rank_can_call_is_refused_at_once(
+    kernbench: Kernbench, call: Callable[[Any], object], said: str
+) -> None:
+    with pytest.raises(OperandError) as caught:
+        call(kernbench.spawn)
+    assert caught.value.summary.startswith(f"spawn(): argument {said}")
+    assert caught.value.facts[0].startswith(f"at {__file__}:")
 
 
 def test_a_failed_spawn_keeps_no_tensors(kernbench: Kernbench) -> None:

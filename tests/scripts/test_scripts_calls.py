@@ -150,3 +150,18 @@ def test_the_package_imports_nothing_heavy() -> None:
         "assert not hasattr(kernbench, 'spwan')\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("spwan", "; did you mean `kernbench.spawn`?"),
+        ("explore", "; the fixture `kernbench` of pytest has it"),
+        ("matrix", ""),
+        ("_spwan", ""),
+    ],
+)
+def test_a_name_that_kernbench_lacks(name: str, told: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(kernbench, name)
+    assert str(caught.value) == f"module 'kernbench' has no attribute {name!r}{told}"

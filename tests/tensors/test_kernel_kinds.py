@@ -10,7 +10,7 @@ import kernbench.torch as torch
 from kernbench import caches, tl
 from kernbench.runtime_api.context import RuntimeContext
 from kernbench.testing import Kernbench
-from kernbench.tl.launch import kind_of
+from kernbench.tl.launch import LaunchError, kind_of
 
 SCALE: Any = 1.0
 
@@ -124,3 +124,11 @@ def test_a_kernel_that_prints_does_so_at_every_launch(
         telling[(1,)](x)
     torch.cuda.synchronize()
     assert capsys.readouterr().out.count("a program runs") == 2
+
+
+@pytest.mark.parametrize(("value", "kind"), [("4", "str"), (b"4", "bytes"), ([4], "list")])
+def test_what_no_kernel_takes_is_named(kernbench: Kernbench, value: Any, kind: str) -> None:
+    with kernbench.context(), pytest.raises(LaunchError) as caught:
+        fill[(1,)](torch.zeros(1, device="cuda"), value)
+    assert caught.value.summary == f"kernel fill: argument value is a {kind}"
+    assert (caught.value.code, __file__ in caught.value.facts[0]) == ("K3", True)

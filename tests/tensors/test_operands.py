@@ -301,6 +301,8 @@ USAGE = "hint: the call is sum(input, dim=None, keepdim=False, *, dtype=None)"
         (lambda x: F.dropout(x, p=None), "dropout(): argument 'p' must be float, not NoneType"),  # type: ignore[arg-type]
         (lambda x: torch.nn.Linear("a", 3), "Linear(): argument 'in_features' must be int"),  # type: ignore[arg-type]
         (lambda x: torch.zeros(2, dtype=[]), "zeros(): argument 'dtype' must be torch.dtype"),  # type: ignore[arg-type]
+        (lambda x: torch.ones(2, dtype=float), "ones(): argument 'dtype' must be torch.dtype or"),  # type: ignore[arg-type]
+        (lambda x: x.sum(dtype=np.float32), "sum(): argument 'dtype' must be torch.dtype or"),
         (lambda x: x.to(torch.int32, *[1] * 9), "to() takes at most 4 positional arguments"),
         (lambda x: x @ 1.5, "matmul(): argument 'other' must be Tensor, not float"),
     ],
@@ -322,6 +324,12 @@ def test_the_accepted_call_is_shown(ctx: RuntimeContext) -> None:
         torch.ones(2).sum(1.5)  # type: ignore[arg-type]
     assert "got 1.5" in str(caught.value)
     assert str(caught.value).endswith(f"  {USAGE}")
+
+
+def test_a_type_in_place_of_a_dtype_is_shown(ctx: RuntimeContext) -> None:
+    with pytest.raises(TypeError) as caught:
+        torch.ones(2, dtype=np.float32)  # type: ignore[arg-type]
+    assert "\n  got numpy.float32\n" in str(caught.value)
 
 
 def test_what_a_callback_of_the_user_raises_is_passed_on(ctx: RuntimeContext) -> None:

@@ -57,6 +57,7 @@ def requests_of(file: Path) -> list[CaseRequest]:
             module="noted_cases",
             file=str(file),
             world_size=2,
+            seed=0,
             kwargs={"number": number},
         )
         for number in range(CASES)

@@ -254,7 +254,7 @@ def test_a_number_of_ranks_may_be_one_of_numpy() -> None:
 
 def test_a_request_crosses_as_plain_values() -> None:
     request = CaseRequest(
-        nodeid="t.py::test[a]#1", case="c", module="m", file="/f.py", world_size=8,
+        nodeid="t.py::test[a]#1", case="c", module="m", file="/f.py", world_size=8, seed=3,
         kwargs={"a": [1, None]}, env={"A": "1", "B": None}, machine="h200x8", leaks="warn",
     )  # fmt: skip
     document = json.loads(json.dumps(request.to_json()))

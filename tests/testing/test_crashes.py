@@ -92,7 +92,7 @@ def test_an_import_that_fails_in_the_worker_shows_the_users_frames(
     file = tmp_path / "cannot_import.py"
     file.write_text(source)
     request = CaseRequest(
-        nodeid="t.py::t", case="c", module=file.stem, file=str(file), world_size=2
+        nodeid="t.py::t", case="c", module=file.stem, file=str(file), world_size=2, seed=0
     )
     answer = worker.run(request.to_json())
     assert not answer["ok"]

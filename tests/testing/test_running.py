@@ -86,7 +86,7 @@ def run(case: str, ranks: int = 2, **fields: Any) -> CaseResult:
     own = {name: fields.pop(name) for name in list(fields) if name in CaseRequest.__slots__}
     request = CaseRequest(
         nodeid="test.py::test", case=case, module=__name__, file=__file__, world_size=ranks,
-        kwargs=fields, **own,
+        kwargs=fields, **{"seed": 1234, **own},
     )  # fmt: skip
     return run_case(request)
 
@@ -311,7 +311,13 @@ def test_a_case_has_the_environment_that_its_request_says(
     assert (seen.get("KB_A"), seen["KB_B"], seen["KB_C"]) == (None, "b", "c")
     assert seen["PYTEST_CURRENT_TEST"] == "test.py::test (call)"
     request = CaseRequest(
-        nodeid="t", case="kb_environment", module="", file="", world_size=1, env={"KB_C": "c"}
+        nodeid="t",
+        case="kb_environment",
+        module="",
+        file="",
+        world_size=1,
+        seed=0,
+        env={"KB_C": "c"},
     )
     assert run_case(request, {"KB_X": "x"}).ok
     assert dict(os.environ) == before

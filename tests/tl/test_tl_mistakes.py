@@ -338,6 +338,16 @@ def fractions(x: Any) -> None:
     tl.load(x + tl.arange(0, 16)) // 2
 
 
+@jit
+def no_number(x: Any, count: Any = None) -> None:
+    tl.store(x + tl.arange(0, 16), 1.0, mask=tl.arange(0, 16) < count)
+
+
+@jit
+def no_value(x: Any, value: Any = None) -> None:
+    tl.store(x, value)
+
+
 APART = "these do not broadcast"
 
 
@@ -362,6 +372,8 @@ APART = "these do not broadcast"
             "tl.dot gives torch.float32 of shape [4, 4]; got an acc of torch.float32 of shape "
             "[8, 4]",
         ),
+        (no_number, "expected a tile or a number; got NoneType"),
+        (no_value, "expected a tile or a number; got NoneType"),
         (fractions, "'//' takes whole numbers; the common type is torch.float32"),
     ],
 )

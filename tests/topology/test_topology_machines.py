@@ -1,6 +1,7 @@
 """The shipped machines: what they hold, and how a machine is named."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,6 +83,16 @@ def test_a_file_without_a_suffix_outranks_a_shipped_name(
     (tmp_path / "h200x8").write_text(text)
     monkeypatch.chdir(tmp_path)
     assert load_topology("h200x8").topology_obj.name == "sip8"
+
+
+@pytest.mark.parametrize("given", [3, None, b"sip8"])
+def test_what_is_no_name_is_refused(given: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_topology(given)
+    assert str(caught.value) == (
+        "[F2] the machine: 1 problem\n"
+        f"  topology: expected a file or the name of a shipped machine, got {given!r} [F2]"
+    )
 
 
 def test_an_unknown_name_shows_what_there_is() -> None:

@@ -64,6 +64,21 @@ def test_what_is_not_simulated_is_named(kernbench: Kernbench) -> None:
         kernbench.context().cuda.MemPool  # noqa: B018
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("multiprocesing", "neither a context nor PyTorch has multiprocesing; did you mean `multi"),
+        ("resluts", "neither a context nor PyTorch has resluts; did you mean `results`?"),
+        ("zzzzzzzz", "neither a context nor PyTorch has zzzzzzzz"),
+        ("compile", "torch.compile is not in kernbench.torch"),
+    ],
+)
+def test_a_name_that_a_context_lacks(kernbench: Kernbench, name: str, said: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(kernbench.context(), name)
+    assert str(caught.value).startswith(said)
+
+
 def test_outside_of_any_context(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernbench.process.process._latest", None)
     with pytest.raises(NoContextError, match="no simulated machine is running here"):

@@ -367,3 +367,33 @@ def test_a_group_that_is_given_is_compared_alone(kernbench: Kernbench) -> None:
         ).startswith("ModelParallelConfig(tensor_model_parallel_size=4), but the tensor model")
 
     spawn(kernbench, 2, worker)
+
+
+ROW = {"bias": True, "input_is_parallel": True, "skip_bias_add": False}
+
+
+@pytest.mark.parametrize(
+    ("layer", "more"),
+    [(ColumnParallelLinear, {}), (RowParallelLinear, ROW), (VocabParallelEmbedding, {})],
+)
+def test_a_layer_without_a_configuration_or_first_values(
+    kernbench: Kernbench, layer: Callable[..., Any], more: dict[str, Any]
+) -> None:
+    def make(config: Any, init_method: Any) -> Any:
+        group = dist.group.WORLD
+        return layer(8, 8, config=config, init_method=init_method, tp_group=group, **more)
+
+    def run(rank: int) -> None:
+        del rank
+        dist.init_process_group("nccl")
+        for config in (None, {"sequence_parallel": True}):
+            told = refused(lambda given=config: make(given, normal_), TypeError)  # type: ignore[misc]
+            kind = type(config).__name__
+            assert told == f"argument 'config' must be a ModelParallelConfig; got {kind}"
+        assert refused(lambda: make(ModelParallelConfig(), None), TypeError) == (
+            "argument 'init_method' must be a function that fills a weight in place; got NoneType"
+        )
+        make(ModelParallelConfig(perform_initialization=False), None)
+        dist.destroy_process_group()
+
+    kernbench.spawn(run, nprocs=2)

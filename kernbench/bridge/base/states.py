@@ -17,6 +17,7 @@ import torch._tensor_str
 import torch.distributed as dist
 
 from kernbench.isolation.states import PYTHON, State, States
+from kernbench.tensors.generators import FIRST_SEED
 
 _C: Final = torch._C
 
@@ -106,9 +107,6 @@ PROCESS: Final[tuple[State, ...]] = (
 )
 
 
-_SEED: Final = 67280421310721
-"""Seed of a generator of PyTorch in a process that has seeded none."""
-
 _KEPT_BY_THREADS: Final = "torch.distributed.tensor._dispatch"
 """A logger that C++ keeps for each thread and lets go at the thread's end without the lock of the
 interpreter (pytorch#180081). It must not be the last to do so: the logger of a rank would be freed
@@ -122,7 +120,7 @@ _NOISE: Final = ("Attempted to get default timeout for nccl backend",)
 def _generator(seed: int) -> State:
     """Returns the state of PyTorch's generator of the host, which ranks begin by the run's seed."""
     kept = torch.default_generator
-    first = torch.Generator().manual_seed(_SEED + seed).get_state()
+    first = torch.Generator().manual_seed(FIRST_SEED + seed).get_state()
     return State("generator", kept.get_state, kept.set_state, alone=True, begin=lambda _: first)
 
 

@@ -16,11 +16,9 @@ import torch
 from kernbench.bridge.base.here import HERE, Rank, this_rank
 from kernbench.bridge.tensors.devices import wanted
 from kernbench.isolation.replaced import Patch, WhenImported
+from kernbench.tensors.generators import FIRST_SEED
 
 _REAL: Final = torch.Generator
-_DEFAULT_SEED: Final = 67280421310721
-"""The seed of a generator that was given none, as in PyTorch."""
-
 _PER_BLOCK: Final = 4
 """An offset is a multiple of this: Philox draws four numbers of 32 bits at once."""
 
@@ -42,7 +40,7 @@ class DeviceGenerator(_REAL):  # type: ignore[misc, valid-type]
     def __new__(cls, device: torch.device) -> "DeviceGenerator":
         """Returns a generator that was given no seed."""
         made: DeviceGenerator = super().__new__(cls)
-        made._where, made._seed, made.offset = device, _DEFAULT_SEED, 0
+        made._where, made._seed, made.offset = device, FIRST_SEED, 0
         GENERATORS[made._cdata] = made
         return made
 

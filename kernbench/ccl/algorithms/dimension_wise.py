@@ -42,7 +42,7 @@ def reduce_scatter(comm: Comm) -> None:
     each step. May wait.
     """
     order, on = _course(comm)
-    for stage in stages_of_rank_blocks(comm, order):
+    for stage in stages_of_rank_blocks(order):
         stage.ring_reduce_scatter(on)
 
 
@@ -50,7 +50,7 @@ def reduce_scatter(comm: Comm) -> None:
 def all_gather(comm: Comm) -> None:
     """Gives the block of each rank to all; each rank sends `N - 1` blocks. May wait."""
     order, on = _course(comm)
-    for stage in reversed(stages_of_rank_blocks(comm, order)):
+    for stage in reversed(stages_of_rank_blocks(order)):
         stage.ring_all_gather(on)
 
 

@@ -213,7 +213,7 @@ def stages_of_one_block(comm: Comm, order: Sequence[Line]) -> list[Stage]:
     return stages
 
 
-def stages_of_rank_blocks(comm: Comm, order: Sequence[Line]) -> list[Stage]:
+def stages_of_rank_blocks(order: Sequence[Line]) -> list[Stage]:
     """Returns a stage for each line, after all of which each rank is in charge of its own block.
 
     Before a line's turn, a rank is also in charge of the blocks of all ranks that it reaches along

@@ -37,7 +37,7 @@ def reduce_scatter(comm: Comm) -> None:
 
     Each rank sends `N - 1` blocks, `M - 1` of them to other nodes. May wait.
     """
-    for stage in stages_of_rank_blocks(comm, _levels(comm)):
+    for stage in stages_of_rank_blocks(_levels(comm)):
         stage.direct_reduce_scatter()
 
 
@@ -46,7 +46,7 @@ def all_gather(comm: Comm) -> None:
 
     Each rank sends `N - 1` blocks, `M - 1` of them to other nodes. May wait.
     """
-    for stage in reversed(stages_of_rank_blocks(comm, _levels(comm))):
+    for stage in reversed(stages_of_rank_blocks(_levels(comm))):
         stage.direct_all_gather()
 
 

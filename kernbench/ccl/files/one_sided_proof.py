@@ -126,7 +126,7 @@ class Run:
     def _step(self, place: int, group: Group) -> bool:
         number = self._at[place]
         deed = group.deeds[number]
-        if not self._ready(group, deed):
+        if not self._ready(deed):
             return False
         if deed.barrier is not None:
             return self._meet(place, group, deed)
@@ -174,7 +174,7 @@ class Run:
                 begin = max(begin, self._level[done])
         return runs, sees, begin
 
-    def _ready(self, group: Group, deed: Deed) -> bool:
+    def _ready(self, deed: Deed) -> bool:
         for one in deed.awaits:
             given = len(self._posts.get(one, ())) + self.plan.initial.get(one, 0)
             if given <= self._taken.get(one, 0):

@@ -70,7 +70,7 @@ class _Proof:
             if clock[event[0]] >= before[event[0]]:
                 self.idle.append(self.file.where(block, number))
             np.maximum(clock, before, out=clock)
-        self._check_apart(process, number, block, step)
+        self._check_apart(number, block, step)
         values = None
         if kind.receives:
             values, before = self._queues[self.links.out[process]].popleft()
@@ -91,7 +91,7 @@ class _Proof:
         if step.publishes:
             self._published[process, number] = clock.copy()
 
-    def _check_apart(self, process: int, number: int, block: Block, step: Step) -> None:
+    def _check_apart(self, number: int, block: Block, step: Step) -> None:
         """Notes a step that writes chunks which it also reads for others: its threads are many."""
         if step.count == 1 or not (step.kind.reads and step.kind.stores):
             return
