@@ -33,7 +33,7 @@ T, H, V, I = 8192, 4096, 32768, 14336
 
 
 def new(*shape, dtype=torch.bfloat16, grad=True, scale=1.0):
-    return (torch.randn(*shape, device="cuda") * scale).to(dtype).requires_grad_(grad)
+    return (torch.randn(shape, device="cuda") * scale).to(dtype).requires_grad_(grad)
 
 
 def liger(module, name):
