@@ -209,7 +209,7 @@ PRICES: Final[dict[str, Price]] = {
         name: Price(_pointwise, name) for name in ("gelu", "gelu_backward", "silu", "silu_backward")
     },
     **{name: Price(_in_turn, kernels) for name, kernels in SEVERAL.items()},
-    **dict.fromkeys(("native_dropout", "native_dropout_backward"), Price(_pointwise, "dropout")),
+    "native_dropout": Price(_pointwise, "dropout"),
     **{name: Price(_fill, kernel) for name, kernel in FILLS.items()},
     "randperm": Price(_fill, "uniform"),
     **dict.fromkeys(("copy_", "clone", "to", "contiguous", "_to_copy"), Price(_copy)),

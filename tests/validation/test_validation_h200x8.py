@@ -70,7 +70,7 @@ MOST = {
     "triton_more add_apart": 12,
     "triton_more count_ids": 34,
     "triton_more take_tickets": 16,
-    "triton_more sum_within": 36,
+    "triton_more sum_within": 37,
     "triton_more flash": 7,
     "symmetric barrier": 10,
     "symmetric signal": 24,
