@@ -166,19 +166,29 @@ class Guard:
         """Checks that a process may touch the memory at all.
 
         Raises:
-            OwnershipError: If the memory is on a device and belongs to another rank (M14).
+            OwnershipError: If the memory is on a device, and belongs to another rank or to the
+                machine of another context (M14).
         """
-        if self.owner is process or process.rank == MAIN or self.sip < 0:
+        owner = self.owner
+        if owner is process or self.sip < 0:
+            return
+        whose, hint = owner.name, "ranks exchange data through torch.distributed"
+        if owner.engine is not process.engine:
+            whose, hint = (
+                "another context",
+                "use it inside of the context that made it, or move it to the host there: t.cpu()",
+            )
+        elif process.rank == MAIN:
             return
         block = self.buffer.allocation
         raise OwnershipError(
-            f"{process.name} used a tensor of {self.owner.name}",
+            f"{process.name} used a tensor of {whose}",
             [
                 site_fact(call_site()),
                 f"{block.label} on cuda:{self.sip}",
                 site_fact(block.site, "allocated at"),
             ],
-            hint="ranks exchange data through torch.distributed",
+            hint=hint,
             code="M14",
         )
 
