@@ -30,6 +30,9 @@ _REAL: Final = threading.Lock
 
 _PythonRLock: Final[Any] = vars(threading)["_RLock"]
 
+_BEGINNING: Final[dict[Any, Any]] = vars(threading)["_limbo"]
+"""Threads that have been started, and are not yet among those that `threading` knows."""
+
 _PAUSE_S: Final = 0.0005
 """Seconds between two looks at what only this computer can bring, such as the end of a time-out."""
 
@@ -109,7 +112,8 @@ class Turns:
     def _take_up(self) -> None:
         if self._carrier is not None:
             self._carrier.lent = get_ident()
-        if self._closed and threading.current_thread() in self._live:
+        # By its number, as a thread that begins is not yet among those that `threading` knows.
+        if self._closed and get_ident() != self.first.ident:
             raise SystemExit  # its process ends
 
     def until(self, done: Callable[[], bool], timeout: float | None = None) -> bool:
@@ -353,7 +357,9 @@ def _simple_queue(real: Any) -> type:
 def _init(real: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(real)
     def init(thread: Any, *args: Any, **options: Any) -> None:
-        if HERE.rank is not None and threading.current_thread() is threading.main_thread():
+        if isinstance(thread, threading._DummyThread):
+            pass  # `current_thread` makes it for a thread that it does not know
+        elif HERE.rank is not None and threading.current_thread() is threading.main_thread():
             # Of a process it is no daemon, and so neither is what it starts.
             options["daemon"] = bool(options.get("daemon"))
         real(thread, *args, **options)
@@ -382,7 +388,7 @@ def _delete(real: Callable[[Any], None]) -> Callable[[Any], None]:
             real(thread)
             return
         try:
-            with contextlib.suppress(KeyError):  # its rank ended before it began
+            if _BEGINNING.pop(thread, None) is None:  # else its rank ended before it began
                 real(thread)
         finally:
             turns.leave(thread)

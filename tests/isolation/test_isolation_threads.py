@@ -1,6 +1,7 @@
 """Threads that a rank starts: they run in turns with it, on its device and in its groups."""
 
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -196,6 +197,21 @@ def test_the_end_of_a_rank_waits_for_threads_but_for_daemons() -> None:
     deadline = time.monotonic() + 10
     while threading.active_count() > before:
         assert time.monotonic() < deadline
+
+
+def test_a_thread_that_has_not_begun_when_its_rank_ends_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def worker(_: int) -> None:
+        threading.Thread(target=lambda: begun.append(True), daemon=True).start()
+
+    begun: list[bool] = []
+    ignored: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda error: ignored.append(error.exc_value))
+    before = threading.enumerate()
+    on_ranks(worker)
+    assert begun == ignored == []
+    assert threading.enumerate() == before
 
 
 def test_a_rank_that_fails_ends_those_whose_threads_wait(
