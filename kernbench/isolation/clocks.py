@@ -13,7 +13,7 @@ from typing import Any, Final
 from kernbench.isolation.belonging import SYSTEM
 from kernbench.isolation.here import HERE, Rank
 from kernbench.isolation.replaced import Patch
-from kernbench.isolation.threads import pass_on
+from kernbench.isolation.turns import pass_on
 from kernbench.units import PS_PER_S
 
 _REAL_TIME: Final = sys.stdlib_module_names | SYSTEM

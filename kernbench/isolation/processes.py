@@ -21,7 +21,7 @@ from kernbench.errors import not_simulated
 from kernbench.isolation.children import Work
 from kernbench.isolation.here import HERE, this_rank
 from kernbench.isolation.replaced import Patch
-from kernbench.isolation.threads import pass_on, turns_of
+from kernbench.isolation.turns import pass_on, turns_of
 from kernbench.process.process import MAIN
 from kernbench.ranks.watchdog import hands_on
 from kernbench.runtime_api.processes import Process, run_started
