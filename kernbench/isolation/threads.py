@@ -15,10 +15,10 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from kernbench.des import Killed
-from kernbench.isolation import locks
+from kernbench.isolation import executors, locks, waits
 from kernbench.isolation.here import HERE
 from kernbench.isolation.locks import is_without
-from kernbench.isolation.replaced import Patch
+from kernbench.isolation.replaced import Patch, WhenImported
 from kernbench.isolation.turns import Started, pass_on, turns_of
 from kernbench.ranks.spawn_errors import RankAborted
 
@@ -132,9 +132,11 @@ def _looking(real: Callable[..., Any]) -> Callable[..., Any]:
     return look
 
 
-def patches() -> Iterator[Patch]:
+def patches() -> Iterator[Patch | WhenImported]:
     """Yields what is replaced of `threading`, and of what threads wait for."""
     yield from locks.patches()
+    yield from waits.patches()
+    yield from executors.patches()
     thread: Any = threading.Thread
     for owner, name, of in (
         (threading, "_make_invoke_excepthook", _telling),

@@ -11,10 +11,12 @@ from collections.abc import Callable
 from functools import partial
 from threading import get_ident
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from kernbench.des.carrier import here
 from kernbench.isolation.here import HERE, Rank, this_rank
 from kernbench.process.process import MAIN, enter, leave
+from kernbench.ranks.watchdog import NobodyMovesError, check_stillness
 
 _REAL: Final = threading.Lock
 
@@ -25,6 +27,9 @@ _PATIENCE_S: Final = 5.0
 """Seconds for which the end of a rank waits for daemons that are in a call of C."""
 
 
+_End = Callable[[Any], object]
+
+
 class Turns:
     """The turn of one rank, which its threads pass on, first come, first served.
 
@@ -33,10 +38,13 @@ class Turns:
 
     Attributes:
         first: The thread with which the rank began.
+        executors: What has threads or processes of the rank, each with what asks it to end before
+            the rank waits for its threads, and what ends it at once.
     """
 
     def __init__(self, rank: Rank) -> None:
         self.first: Final = threading.current_thread()
+        self.executors: Final[WeakKeyDictionary[Any, tuple[_End, _End]]] = WeakKeyDictionary()
         self._rank: Final = rank
         self._carrier: Final[Any] = here.carrier
         self._waiting: Final[deque[Any]] = deque()  # what lets each waiting thread go on
@@ -44,6 +52,7 @@ class Turns:
         self._live: Final[set[threading.Thread]] = set()
         self._fruitless = 0  # how many threads in a row have waited in vain
         self._closed = False
+        self._given_up = False  # nobody moves any more
 
     def admit(self, thread: Any) -> None:
         """Gives a thread that is about to start a place; it begins when the turn is passed on."""
@@ -111,21 +120,40 @@ class Turns:
         end = None if timeout is None else time.monotonic() + timeout
         while not done():
             if end is not None and time.monotonic() >= end:
-                return False
+                break
             self._fruitless += 1
             if self._fruitless > len(self._waiting):  # no other thread can go on
                 self._fruitless = 0
                 _let_ranks_run()
+            if get_ident() == self.first.ident:
+                self._check_stillness()
             self.pass_on()
-        self._fruitless = 0
-        return True
+        else:
+            self._fruitless = 0
+            _STILL.seconds = 0.0
+            return True
+        _STILL.seconds = 0.0  # it goes on
+        return False
+
+    def _check_stillness(self) -> None:
+        try:
+            check_stillness(_STILL.seconds, set(self._batons) - {self.first.ident})
+        except NobodyMovesError:
+            self._given_up, _STILL.seconds = True, 0.0
+            raise
 
     def finish(self) -> None:
         """Waits for the rank's threads, but for daemons, as Python does at a process's end."""
+        if self._given_up:
+            return
+        for executor, (ask, _) in list(self.executors.items()):
+            ask(executor)
         self.until(lambda: all(thread.daemon for thread in self._live))
 
     def close(self) -> None:
-        """Ends the threads that are left."""
+        """Ends the threads that are left, and what they would have ended."""
+        for executor, (_, end_at_once) in list(self.executors.items()):
+            end_at_once(executor)
         self._closed = True
         end = time.monotonic() + _PATIENCE_S
         while self._live and time.monotonic() < end:
@@ -165,13 +193,40 @@ def _let_ranks_run() -> None:
     host = this_rank().process.host
     task = host.task
     if task is None:
-        time.sleep(_PAUSE_S)
+        _STILL.note(True)
         return
     task.clock = host.clock
     hopeless = task.step_aside()
     host.clock = max(host.clock, task.clock)
-    if hopeless:
-        time.sleep(_PAUSE_S)
+    _STILL.note(hopeless)
+
+
+class _Stillness:
+    """For how long nobody has moved: no rank runs, and no thread of one goes on.
+
+    Attributes:
+        seconds: How long all have waited together.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._moved = False
+
+    def note(self, hopeless: bool) -> None:
+        """Takes what has become of letting all others run.
+
+        Args:
+            hopeless: Whether they only wait; time passes then.
+        """
+        if hopeless:
+            time.sleep(_PAUSE_S)
+            self.seconds += _PAUSE_S
+        elif self._moved:  # not only what looks at the ranks now and then
+            self.seconds = 0.0
+        self._moved = not hopeless
+
+
+_STILL: Final = _Stillness()
 
 
 def _shut() -> Any:
