@@ -216,6 +216,11 @@ if __name__ == "__main__":
     found.append(len(pool.apply(bytes, (3_000_000,))))
     with ProcessPoolExecutor(2, fork) as executor:
         found += [each.value for each in executor.map(add, [Number(rank)])]
+    queue = fork.Queue()
+    filler = fork.Process(target=queue.put, args=(Number(rank + 20),))
+    filler.start()
+    found.append(queue.get().value)
+    filler.join()
     if "fails" in sys.argv:
         if rank == 1:
             raise ValueError("planted")
@@ -231,7 +236,7 @@ def test_pools_of_processes_take_what_the_program_defines(
     script.write_text(_PROCESSES)
     assert not run("--nproc-per-node", 2, script)
     told = capfd.readouterr().out.splitlines()
-    assert sorted(told[:2]) == ["0 [1, 2, 3, 3000000, 1]", "1 [11, 12, 13, 3000000, 2]"]
+    assert sorted(told[:2]) == ["0 [1, 2, 3, 3000000, 1, 20]", "1 [11, 12, 13, 3000000, 2, 21]"]
     assert multiprocessing.active_children() == []
     gc.collect()  # Python warns of pools that nobody ends, here and not in another test
 
