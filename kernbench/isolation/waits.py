@@ -33,6 +33,8 @@ _waitpid: Final = os.waitpid
 
 
 def _is_ready(file: int, event: int) -> bool:
+    if file < 0:  # it is closed, as the call says
+        return True
     poll = _poll()
     poll.register(file, event)
     return bool(poll.poll(0))

@@ -81,7 +81,7 @@ def test_a_thread_serves_the_rank_by_a_socket() -> None:
     assert on_ranks(worker) == [[_LARGE, _LARGE]] * 2
 
 
-def test_a_socket_with_a_limit_gives_up() -> None:
+def test_a_socket_with_a_limit_gives_up_and_a_closed_one_is_an_error() -> None:
     def worker(_: int) -> str:
         end = threading.Event()
         thread = _beside(end.wait)
@@ -90,13 +90,17 @@ def test_a_socket_with_a_limit_gives_up() -> None:
             try:
                 server.accept()
             except TimeoutError as error:
-                return str(error)
-            finally:
-                end.set()
-                thread.join()
+                told = str(error)
+        try:
+            server.accept()
+        except OSError as error:
+            return f"{told}, {error.strerror}"
+        finally:
+            end.set()
+            thread.join()
         return "no error"
 
-    assert on_ranks(worker, 1) == ["timed out"]
+    assert on_ranks(worker, 1) == ["timed out, Bad file descriptor"]
 
 
 def test_a_thread_reads_what_the_rank_writes() -> None:
