@@ -142,6 +142,18 @@ class ThreadCarrier:
         inner = self._inner
         return (self.lent or self._thread.ident) if inner is None else inner.thread
 
+    @property
+    def _threads(self) -> set[int | None]:
+        """The threads that an interrupt goes to: the one that runs, and the one that lends to it.
+
+        The one that runs is to come back. It may end then, or take the interrupt for an error of
+        its own; the other has the job, which is to end.
+        """
+        inner = self._inner
+        if inner is not None:
+            return inner._threads
+        return {self._thread.ident, self.lent or self._thread.ident}
+
     def _live(self) -> None:
         here.carrier = self
         while not self._ended:
@@ -169,7 +181,8 @@ class ThreadCarrier:
         while True:
             try:
                 if error is not None and self._running:
-                    raise_in(self.thread, type(error))
+                    for thread in self._threads:
+                        raise_in(thread, type(error))
                     told, error, since = error, None, time.monotonic()
                 while self._running:
                     time.sleep(_LOOK_S)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from kernbench.isolation.belonging import SYSTEM
 from kernbench.isolation.here import HERE, Rank
 from kernbench.isolation.replaced import Patch
-from kernbench.isolation.threads import pass_on
+from kernbench.isolation.turns import pass_on, turns_here
 from kernbench.units import PS_PER_S
 
 _REAL_TIME: Final = sys.stdlib_module_names | SYSTEM
@@ -31,6 +31,12 @@ def _asking() -> Rank | None:
         return None
     caller: str = sys._getframe(2).f_globals.get("__name__", "")
     return None if caller.partition(".")[0] in _REAL_TIME else rank
+
+
+def _is_of_python() -> bool:
+    """Returns whether the caller, two frames further out, is of Python's own library."""
+    caller: str = sys._getframe(2).f_globals.get("__name__", "")
+    return caller.partition(".")[0] in sys.stdlib_module_names
 
 
 def _clock(real: Callable[[], Any], origin_ns: int, *, whole: bool) -> Callable[[], Any]:
@@ -58,8 +64,10 @@ def _clock(real: Callable[[], Any], origin_ns: int, *, whole: bool) -> Callable[
 def _sleep(real: Callable[[float], None]) -> Callable[[float], None]:
     @functools.wraps(real)
     def sleep(seconds: float) -> None:
-        rank = _asking()
-        if rank is None or seconds < 0:
+        rank, turns = _asking(), turns_here()
+        if rank is None and turns is not None and seconds > 0 and _is_of_python():
+            turns.until(lambda: False, seconds)
+        elif rank is None or seconds < 0:
             real(seconds)  # which refuses what is below 0
         elif rank.aside is not None:
             rank.aside += round(seconds * PS_PER_S)

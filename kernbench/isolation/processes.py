@@ -21,7 +21,7 @@ from kernbench.errors import not_simulated
 from kernbench.isolation.children import Work
 from kernbench.isolation.here import HERE, this_rank
 from kernbench.isolation.replaced import Patch
-from kernbench.isolation.threads import pass_on, turns_of
+from kernbench.isolation.turns import pass_on, turns_of
 from kernbench.process.process import MAIN
 from kernbench.ranks.watchdog import hands_on
 from kernbench.runtime_api.processes import Process, run_started
@@ -88,7 +88,6 @@ class RankProcess(Process):
         turns = turns_of(this_rank())
         if turns.until(lambda: self._beside.exitcode is not None, timeout):
             self._beside.join()
-            self.exitcode = self._beside.exitcode
 
     def is_alive(self) -> bool:
         """Returns whether a process of a rank runs; see `Process`."""
@@ -97,8 +96,17 @@ class RankProcess(Process):
             return super().is_alive()
         pass_on()
         alive: bool = self._beside.is_alive()
-        self.exitcode = self._beside.exitcode
         return alive
+
+    @property
+    def exitcode(self) -> int | None:
+        """Exit code of the process, None before its end; see `Process`."""
+        __tracebackhide__ = True
+        if self._beside is None:
+            return super().exitcode
+        pass_on()
+        code: int | None = self._beside.exitcode
+        return code
 
     @property
     def sentinel(self) -> int:

@@ -11,6 +11,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
+from kernbench.isolation.belonging import is_of_rank
 from kernbench.isolation.here import HERE
 from kernbench.isolation.replaced import Patch, WhenImported, run_within
 
@@ -96,11 +97,13 @@ class Replacing:
     @contextlib.contextmanager
     def _watching(self, module: ModuleType) -> Iterator[None]:
         """Lets a module of a program run as its others do; then its names are replaced."""
-        yield
-        for each in [each for each in self._waiting if each.module == module.__name__]:
-            self._waiting.remove(each)
-            for patch in each.patches(module):
-                self.add(patch)
+        own = is_of_rank(module.__name__, module.__spec__)
+        with contextlib.nullcontext() if own else self._around(module):
+            yield
+            for each in [each for each in self._waiting if each.module == module.__name__]:
+                self._waiting.remove(each)
+                for patch in each.patches(module):
+                    self.add(patch)
 
     @contextlib.contextmanager
     def _importing(self, module: ModuleType) -> Iterator[None]:

@@ -9,10 +9,11 @@ nothing but the end of the process. The owner of the process may set `last_resor
 it the error is raised again and again.
 """
 
+import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import dropwhile
@@ -79,6 +80,55 @@ class NoProgressError(KernbenchError):
             traceback = traceback.tb_next
         for fact in _told(found):
             self.add_fact(fact)
+
+
+class NobodyMovesError(NoProgressError):
+    """All threads of a rank wait, and nothing else is under way (K5).
+
+    Args:
+        allowed: Seconds of wall time for which they have waited.
+        others: The threads of the rank but the one that raises it, as `get_ident` gives them.
+    """
+
+    def __init__(self, allowed: float, others: Iterable[int]) -> None:
+        KernbenchError.__init__(
+            self,
+            f"nobody has moved for the watchdog's {allowed:g} s of wall time: all threads wait",
+            hint="look for what a thread waits for that no other brings; --watchdog or watchdog_s= "
+            "sets the limit",
+            code="K5",
+        )
+        frames = sys._current_frames()
+        for thread in others:
+            self.add_fact("where another thread of the rank is, innermost call last:")
+            for fact in _told(_of_stack(frames.get(thread))):
+                self.add_fact(fact)
+
+
+def check_stillness(seconds: float, others: Iterable[int]) -> None:
+    """Raises an error if nobody has moved for the limit of what is watched.
+
+    A process that this one has started may still bring what is waited for, so then nothing is
+    raised.
+
+    Args:
+        seconds: Wall time for which nobody could go on.
+        others: The threads of the rank that waits but the calling one.
+
+    Raises:
+        NobodyMovesError: If that is so.
+    """
+    limit = 0.0 if _watch is None else _watch.limit
+    if limit and seconds >= limit and not _has_children():
+        raise NobodyMovesError(limit, others)
+
+
+def _has_children() -> bool:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def hands_on(module: str) -> None:
@@ -329,16 +379,28 @@ def _cannot_stop(watch: Watch, text: str, hint: str = "", code: str = "") -> Ker
         code: Code of the mistake.
     """
     name, frame = watch.name, sys._current_frames().get(watch.thread)
-    found: list[tuple[FrameType, int]] = []
-    while frame and not is_outermost(frame) and frame.f_code is not watch.starter:
-        found.insert(0, (frame, frame.f_lasti))
-        frame = frame.f_back
     return KernbenchError(
         f"{text.format(name)}; the process ends",
-        [f"{name} is running, innermost call last:", *_told(found)],
+        [f"{name} is running, innermost call last:", *_told(_of_stack(frame, watch.starter))],
         hint=hint,
         code=code,
     )
+
+
+def _of_stack(
+    frame: FrameType | None, starter: CodeType | None = None
+) -> list[tuple[FrameType, int]]:
+    """Returns the frames of a stack, and which instruction each runs, the innermost one last.
+
+    Args:
+        frame: The innermost frame.
+        starter: The function that runs main; None for ranks.
+    """
+    found: list[tuple[FrameType, int]] = []
+    while frame and not is_outermost(frame) and frame.f_code is not starter:
+        found.insert(0, (frame, frame.f_lasti))
+        frame = frame.f_back
+    return found
 
 
 def _told(found: list[tuple[FrameType, int]]) -> list[str]:
@@ -348,7 +410,8 @@ def _told(found: list[tuple[FrameType, int]]) -> list[str]:
         found: Frames, and which instruction each runs, the innermost one last.
     """
     others = [each for each in found if not is_ours(each[0])]
-    others = list(dropwhile(lambda each: is_of_python(each[0]), others))  # what imports a program
+    # What imports a program; a thread may run nothing but functions of Python.
+    others = list(dropwhile(lambda each: is_of_python(each[0]), others)) or others
     own = [each for each in others if not is_passed_over(each[0])]
     return [
         site_fact(CallSite(frame.f_code, lasti), f"  {frame.f_code.co_name} at")
@@ -361,9 +424,12 @@ def users_code_runs(frame: FrameType | None) -> bool:
 
     Libraries such as numpy work for both, so their frames count for whoever has called them.
 
+    A stack of libraries alone is that of a thread that a user has given a library's function.
+
     Args:
         frame: Innermost frame of the stack; None if the thread has ended.
     """
+    runs = frame is not None
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
         package = name.partition(".")[0]
@@ -372,4 +438,4 @@ def users_code_runs(frame: FrameType | None) -> bool:
         if package not in _LIBRARIES and name not in _HAND_ON and not is_passed_over(frame):
             return bool(package != "kernbench")
         frame = frame.f_back
-    return False
+    return runs

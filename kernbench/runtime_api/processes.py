@@ -36,7 +36,6 @@ class Process:
     Attributes:
         name: Name of the process.
         daemon: See `daemon` above.
-        exitcode: 0 after the process has ended, 1 if it failed; None before.
     """
 
     def __init__(
@@ -57,7 +56,8 @@ class Process:
         self._started = False
         self.name = name
         self.daemon = bool(daemon)
-        self.exitcode: int | None = None
+        self._code: int | None = None
+        self._was_looked_at = False
 
     def run(self) -> None:
         """Calls the target, as the rank; a class of one's own may do something else."""
@@ -111,6 +111,20 @@ class Process:
         if self._started:
             run_started()
         return False
+
+    @property
+    def exitcode(self) -> int | None:
+        """0 after the process has ended, 1 if it failed; None before.
+
+        The first look after the start finds the process running. A program that looks again waits
+        for its end, so all processes that are started run, as in `join`.
+        """
+        __tracebackhide__ = True
+        if self._started and self._code is None and current_process().rank == MAIN:
+            if self._was_looked_at:
+                run_started()
+            self._was_looked_at = True
+        return self._code
 
     @classmethod
     def _run_all(cls, started: Sequence["Process"]) -> None:
@@ -168,10 +182,10 @@ def run_started(*, at_end: bool = False) -> None:
         started[0]._run_all(started)
     except SpawnException as error:
         for rank, each in enumerate(started):
-            each.exitcode = 1 if rank in error.errors or rank in error.aborted else 0
+            each._code = 1 if rank in error.errors or rank in error.aborted else 0
         raise
     for each in started:
-        each.exitcode = 0
+        each._code = 0
 
 
 def _run_one(rank: int, started: Sequence[Process]) -> None:

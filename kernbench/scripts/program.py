@@ -531,6 +531,25 @@ class _MainOfEach(ModuleType):
         delattr(_MainOfEach._mine(self), name)
 
 
+_forking: ModuleType | None = None
+"""The main module of the rank that forks; None outside of ranks."""
+
+
+def _note_main() -> None:
+    global _forking  # noqa: PLW0603 - a fork is of the whole process
+    main = sys.modules.get("__main__")
+    _forking = _MainOfEach._mine(main) if type(main) is _MainOfEach else None
+
+
+def _keep_main() -> None:
+    """Gives a fork the module of its rank: it is outside of the simulation, and has no rank."""
+    if _forking is not None:
+        sys.modules["__main__"] = _forking
+
+
+os.register_at_fork(before=_note_main, after_in_child=_keep_main)
+
+
 def _variables(rank: int, ranks: int, nodes: int = 1) -> dict[str, str]:
     """Returns what `torchrun` gives to a rank in `os.environ`."""
     each = ranks // nodes

@@ -313,6 +313,32 @@ def test_an_interrupt_of_the_user_comes_to_the_code_that_runs(loop: EventLoop) -
     assert tasks[1].result == 7
 
 
+def test_an_interrupt_that_a_lent_thread_keeps_to_itself_comes_to_the_job(loop: EventLoop) -> None:
+    def swallow(job: ThreadCarrier, back: Any) -> None:
+        job.lent = threading.get_ident()
+        try:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            while True:
+                pass
+        except KeyboardInterrupt:
+            job.lent = None
+            back.release()
+
+    def lend() -> None:
+        back = threading.Lock()
+        back.acquire()
+        threading.Thread(target=swallow, args=(carrier.here.carrier, back)).start()
+        back.acquire()
+        while True:
+            pass
+
+    if threading.current_thread() is not threading.main_thread():
+        pytest.skip("signals come to the main thread")
+    task = start(loop, lend)
+    loop.run()
+    assert isinstance(task.error, KeyboardInterrupt)
+
+
 def test_an_interrupt_of_code_that_does_not_return_is_told(
     loop: EventLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:

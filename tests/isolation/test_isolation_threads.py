@@ -1,11 +1,14 @@
 """Threads that a rank starts: they run in turns with it, on its device and in its groups."""
 
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from operator import attrgetter
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -128,6 +131,78 @@ def test_a_lock_that_a_rank_holds_while_it_waits_for_others_stops_nobody() -> No
     assert sorted(entered) == [0, 0, 1, 1]
 
 
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A module that is imported before the ranks begin, with locks."""
+    module: Any = ModuleType("fakelib")
+    module.lock, module.again, module.make = threading.Lock(), threading.RLock(), threading.Lock
+    content = {"__module__": "fakelib", "lock": threading.Lock(), "again": module.again}
+    module.Shared = type("Shared", (), content)
+    monkeypatch.setitem(sys.modules, "fakelib", module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["lock", "again", "Shared.lock", "Shared.again"])
+def test_a_lock_that_is_there_before_the_ranks_keeps_out_threads_of_one_rank(
+    library: Any, name: str
+) -> None:
+    lock = attrgetter(name)
+    before = lock(library)
+
+    def worker(rank: int) -> list[str]:
+        import torch.distributed as dist
+
+        order = []
+
+        def second() -> None:
+            with lock(library):
+                order.append("second")
+
+        thread = threading.Thread(target=second)
+        with lock(library):
+            thread.start()
+            dist.barrier()  # the other ranks hold theirs meanwhile
+            time.sleep(0.001)  # the thread runs
+            order.append("first")
+        thread.join()
+        return order
+
+    assert on_ranks(worker).returned == [["first", "second"]] * 2
+    assert lock(library) is before
+
+
+def test_a_name_of_a_library_for_what_makes_locks_makes_those_of_ranks(library: Any) -> None:
+    def worker(_: int) -> list[str]:
+        lock, order = library.make(), []
+
+        def second() -> None:
+            with lock:
+                order.append("second")
+
+        thread = threading.Thread(target=second)
+        with lock:
+            thread.start()
+            time.sleep(0.001)
+            order.append("first")
+        thread.join()
+        return order
+
+    assert on_ranks(worker, 1).returned == [["first", "second"]]
+
+
+def test_ranks_have_threads_of_a_pool_while_others_wait() -> None:
+    def worker(rank: int) -> list[int]:
+        end = threading.Event()
+        threading.Thread(target=end.wait, daemon=True).start()
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda number: number + rank, range(8)))
+        end.set()
+        return found
+
+    expected = [[number + rank for number in range(8)] for rank in range(3)]
+    assert on_ranks(worker, 3).returned == expected
+
+
 def test_a_condition_of_a_library_serves_the_ranks_that_come_after_its_maker() -> None:
     def worker(rank: int) -> None:
         if rank == 0 and not conditions:
@@ -196,6 +271,21 @@ def test_the_end_of_a_rank_waits_for_threads_but_for_daemons() -> None:
     deadline = time.monotonic() + 10
     while threading.active_count() > before:
         assert time.monotonic() < deadline
+
+
+def test_a_thread_that_has_not_begun_when_its_rank_ends_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def worker(_: int) -> None:
+        threading.Thread(target=lambda: begun.append(True), daemon=True).start()
+
+    begun: list[bool] = []
+    ignored: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda error: ignored.append(error.exc_value))
+    before = threading.enumerate()
+    on_ranks(worker)
+    assert begun == ignored == []
+    assert threading.enumerate() == before
 
 
 def test_a_rank_that_fails_ends_those_whose_threads_wait(

@@ -127,6 +127,7 @@ def _stack(*modules: str) -> Any:
         (["random", "kernbench.as_if", "train"], True),
         (["kernbench.bridge.operations.timing", "train"], False),
         (["__main__"], True),
+        (["selectors", "asyncio.base_events", "threading"], True),
         (["cmd", "pdb", "bdb", "train", "kernbench.ranks.spawning"], False),
         ([], False),
     ],

@@ -1,5 +1,7 @@
 """`torch.multiprocessing.Process`: what main starts becomes the ranks of a spawn."""
 
+import time
+
 import pytest
 
 import kernbench.torch as torch
@@ -32,6 +34,18 @@ def test_started_processes_are_ranks_in_the_order_of_their_start(kernbench: Kern
         assert not second.is_alive()
         assert (first.exitcode, second.exitcode) == (0, 0)
         second.close()
+
+
+def test_a_loop_that_looks_for_exit_codes_lets_the_processes_run(kernbench: Kernbench) -> None:
+    with kernbench.context():
+        both = [mp.Process(target=time.time) for _ in range(2)]
+        for each in both:
+            each.start()
+        looks = 0
+        while any(each.exitcode is None for each in both):
+            looks += 1
+        assert looks == 1
+        assert [each.exitcode for each in both] == [0, 0]
 
 
 def test_processes_that_nobody_joins_run_at_the_end_unless_all_are_daemons(
