@@ -26,10 +26,10 @@ from torch.nn import functional
 from kernbench.bridge.base.here import HERE
 from kernbench.bridge.cuda.autocast import INSTEAD
 from kernbench.bridge.operations.cuda_kernels import registered
+from kernbench.bridge.tensors.storages import is_plain
 from kernbench.kernels.several import counted
 
 _ATEN: Final = torch.ops.aten
-_PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
 _DTENSOR: Final = "torch.distributed.tensor", "DTensor"
 
 
@@ -56,7 +56,7 @@ def _is_ours(*tensors: torch.Tensor | None) -> bool:
 
 def _is_plain(kind: type) -> bool:
     # By name, as only programs that use `DTensor` import it.
-    return kind in _PLAIN or (kind.__module__, kind.__name__) == _DTENSOR
+    return is_plain(kind) or (kind.__module__, kind.__name__) == _DTENSOR
 
 
 # Attention

@@ -12,9 +12,10 @@ from torch._C import _get_dispatch_mode
 from kernbench.bridge.base.here import Rank
 from kernbench.bridge.operations.costs import Cost, cost_of
 from kernbench.bridge.operations.costs_gemm import precision
-from kernbench.bridge.operations.direct import DirectMode, Made, Way, kind_of
+from kernbench.bridge.operations.direct import COMPARED, DirectMode, Made, Way, kind_of
 from kernbench.bridge.operations.known import ONTO
 from kernbench.bridge.operations.overrides import Kept
+from kernbench.bridge.operations.timing import LISTS
 from kernbench.bridge.tensors.hazards import Operands
 from kernbench.bridge.tensors.no_numbers import (
     depends_now,
@@ -27,15 +28,11 @@ from kernbench.bridge.tensors.no_numbers import (
     shaping,
 )
 from kernbench.bridge.tensors.operands import names_device, tensors_in
-from kernbench.bridge.tensors.storages import STORAGES, hold, is_on_device
+from kernbench.bridge.tensors.storages import PLAIN, STORAGES, hold, is_on_device
 from kernbench.process.process import Process
 
 _FAKE: Final = torch._C._TorchDispatchModeKey.FAKE
-_PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
-_LISTS: Final = frozenset((list, tuple))
-_KEYS: Final = frozenset(
-    (int, bool, float, str, type(None), torch.dtype, torch.layout, torch.memory_format)
-)
+_KEYS: Final = COMPARED | {float}
 _EMPTY: Final = torch.empty_strided
 _META: Final = torch.device("meta")
 _ITEM: Final = torch.ops.aten._local_scalar_dense.default
@@ -336,7 +333,7 @@ def _look(values: Any, process: Process, key: list[Any]) -> bool:
     """Adds what an operation's result and time depend on; says whether all tensors are there."""
     for value in values:
         kind = type(value)
-        if kind in _PLAIN:
+        if kind in PLAIN:
             held = STORAGES.get(value.untyped_storage()._cdata)
             if held is None or held.sip < 0:
                 if value.dim():
@@ -349,7 +346,7 @@ def _look(values: Any, process: Process, key: list[Any]) -> bool:
             key += (value.shape, value.stride(), value.dtype)
         elif kind in _KEYS:
             key += (kind, value)
-        elif kind in _LISTS:
+        elif kind in LISTS:
             key.append(len(value))
             if not _look(value, process, key):
                 return False

@@ -37,6 +37,8 @@ DTYPES: Final[dict[torch.dtype, DType]] = {
 }
 """What this package calls the element types of PyTorch."""
 
+PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
+"""The classes of most tensors, which `is_plain` knows, too."""
 
 ADDRESS: Final = torch.UntypedStorage.data_ptr
 """PyTorch's own: what a program calls means that it may write there, see `unwritten`."""
@@ -246,6 +248,11 @@ def is_pinned(tensor: torch.Tensor) -> bool:
 _stands_for_another: Final = torch._C._functorch.is_functorch_wrapped_tensor
 _what_it_stands_for: Final = torch._C._functorch.get_unwrapped
 """Of tensors inside of `vmap`, `grad` and the like."""
+
+
+def is_plain(kind: Any) -> bool:
+    """Returns whether operations see tensors of a class as they are, unlike a DTensor's parts."""
+    return kind in PLAIN or kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
 
 
 def is_on_device(tensor: torch.Tensor) -> bool:
