@@ -58,6 +58,7 @@ from kernbench.symmetric.visits import action_of, wrote
 
 _FAKE: Final = torch._C._TorchDispatchModeKey.FAKE
 _COPY: Final = cost_of(torch.ops.aten.copy_.default)
+_FILL: Final = cost_of(torch.ops.aten.fill_.Tensor)
 _UPLOAD: Final = Cost("copy", FREE.duration)
 
 _PLAIN_WAY: Final = "use operations on tensors"
@@ -368,13 +369,13 @@ class TimeMode(TorchDispatchMode):
             return False
         later = bool(args[2] if len(args) > 2 else kwargs and kwargs.get("non_blocking"))
         for to, given in pairs:
-            to_device = is_on_device(to)
-            if to_device != is_on_device(given):
+            to_device, cost = is_on_device(to), _FILL if _is_number(given) else _COPY
+            if to_device != is_on_device(given) and cost is _COPY:
                 self._transfers.copy(
                     to, given if to_device else to, to_device=to_device, later=later
                 )
             elif to_device:
-                self._issue(_COPY, _COPY.duration(self._library, (to, given), {}, to))
+                self._issue(cost, cost.duration(self._library, (to, given), {}, to))
         done = self._process.current_stream(self._rank.sip).tail
         if self._hazards.shared.written and done is not None:
             wrote(self._process, self._hazards.shared.written, done)
@@ -390,6 +391,12 @@ class TimeMode(TorchDispatchMode):
             self._rank.races.begin(_UPLOAD.name)
         self._hold(made, _UPLOAD)
         self._transfers.copy(made, to_device=True)
+
+
+def _is_number(tensor: torch.Tensor) -> bool:
+    """Returns whether `tensor[key] = number` makes a tensor, which on a GPU it fills in instead."""
+    on_meta = tensor.is_meta and not is_on_device(tensor)  # of the program's own, PyTorch says no
+    return on_meta and tensor.dim() > 0 and tensor.untyped_storage().nbytes() == tensor.itemsize
 
 
 def _look(values: Any, process: Process, key: list[Any]) -> int:
