@@ -253,6 +253,7 @@ NAMED: dict[str, Maker] = {
     "assign": _of_one(lambda _, x: x.__setitem__(slice(None), 3.0)),
     "assign_part": _of_one(lambda _, x: x.__setitem__((slice(None), slice(7, None)), -math.inf)),
     "assign_rows": _of_one(lambda torch, x: x.__setitem__(_ids(torch, 9), 2.0)),
+    "one_hot": _looked_up(lambda torch, _, ids: torch.nn.functional.one_hot(ids, 16), 64),
     "zeros_like": _of_one(lambda torch, x: torch.zeros_like(x)),
     "ones": _of_one(lambda torch, _: torch.ones(N, device="cuda")),
     "new_zeros": _method("new_zeros", 3),

@@ -26,8 +26,8 @@ from torch.nn import functional
 from kernbench.bridge.base.here import HERE
 from kernbench.bridge.cuda.autocast import INSTEAD
 from kernbench.bridge.operations.cuda_kernels import registered
-from kernbench.bridge.tensors.storages import is_plain
-from kernbench.kernels.several import counted
+from kernbench.bridge.tensors.storages import is_plain, stands_for_another
+from kernbench.kernels.several import counted, one_hot
 
 _ATEN: Final = torch.ops.aten
 _DTENSOR: Final = "torch.distributed.tensor", "DTensor"
@@ -41,6 +41,7 @@ def replacements() -> Iterator[tuple[Any, str, Any]]:
     yield torch, "dropout", _dropout(torch.dropout)
     yield functional, "dropout", _dropout(functional.dropout)
     yield from ((at, "bincount", counted(at.bincount, _is_ours)) for at in (torch, torch.Tensor))
+    yield functional, "one_hot", one_hot(torch, _is_one)
     mha = torch.backends.mha
     yield mha, "get_fastpath_enabled", _no_fast_path(mha.get_fastpath_enabled)
     name = "_group_tensors_by_device_and_dtype"
@@ -52,6 +53,11 @@ def _is_ours(*tensors: torch.Tensor | None) -> bool:
     return HERE.rank is not None and all(
         each is None or (_is_plain(type(each)) and each.is_cuda) for each in tensors
     )
+
+
+def _is_one(tensor: torch.Tensor) -> bool:
+    """Returns whether a tensor is on a device, and no DTensor, nor one inside of `vmap`."""
+    return _is_ours(tensor) and is_plain(type(tensor)) and not stands_for_another(tensor)
 
 
 def _is_plain(kind: type) -> bool:

@@ -22,7 +22,7 @@ from kernbench.bridge.operations.known import OF_FLOATS
 from kernbench.bridge.operations.overrides import Kept, defined
 from kernbench.bridge.operations.timing import KEYS, LISTS, TimeMode
 from kernbench.bridge.operations.watched import watched
-from kernbench.bridge.tensors.no_numbers import depends_on_values
+from kernbench.bridge.tensors.no_numbers import EMPTY, META, depends_on_values
 from kernbench.bridge.tensors.room import place_of_size
 from kernbench.bridge.tensors.storages import PLAIN, STORAGES, hold_new, no_memory
 from kernbench.sim_engine.engine import GraphEngine
@@ -30,8 +30,6 @@ from kernbench.sim_engine.engine import GraphEngine
 COMPARED: Final = KEYS - {torch.device}
 """Types of arguments that are compared. A device is none: it may be another one."""
 
-_META: Final = torch.device("meta")
-_EMPTY: Final = torch.empty_strided
 _COPY: Final = torch.ops.aten.copy_.default
 """It takes the long way: it may cross the bus, and its warnings name the user's line."""
 
@@ -225,7 +223,7 @@ class DirectMode(TimeMode):
         duration, run, made = met
         try:
             if made is not None:
-                out = _EMPTY(made[0], made[1], dtype=made[2], device=_META)
+                out = EMPTY(made[0], made[1], dtype=made[2], device=META)
             else:
                 out = run(*args, **kwargs) if kwargs else run(*args)
         except RuntimeError as error:

@@ -18,6 +18,8 @@ from kernbench.bridge.operations.overrides import Kept
 from kernbench.bridge.operations.timing import LISTS
 from kernbench.bridge.tensors.hazards import Operands
 from kernbench.bridge.tensors.no_numbers import (
+    EMPTY,
+    META,
     depends_now,
     depends_on_values,
     goes_to_host,
@@ -33,8 +35,6 @@ from kernbench.process.process import Process
 
 _FAKE: Final = torch._C._TorchDispatchModeKey.FAKE
 _KEYS: Final = COMPARED | {float}
-_EMPTY: Final = torch.empty_strided
-_META: Final = torch.device("meta")
 _ITEM: Final = torch.ops.aten._local_scalar_dense.default
 _COPY: Final = torch.ops.aten.copy_.default
 _CONVOLUTION: Final = torch.ops.aten.convolution.default
@@ -179,7 +179,7 @@ class ShapeMode(DirectMode):
         else:
             made = []
             for shape, strides, dtype in seen.made:
-                one = _EMPTY(shape, strides, dtype=dtype, device=_META)
+                one = EMPTY(shape, strides, dtype=dtype, device=META)
                 held = hold(rank, one.untyped_storage(), on_device=True, of=one)
                 self._made(held, one, seen.cost)
                 made.append(one)
@@ -230,7 +230,7 @@ class ShapeMode(DirectMode):
         if known.collective is not None and not _on_device(args):
             return func(*args, **(kwargs or {}))  # of the host: as with numbers
         if func in _MASKED_FILLS and not is_on_device(args[2]) and not args[2].dim():
-            args = (*args[:2], _EMPTY((), (), dtype=args[2].dtype, device=_META))
+            args = (*args[:2], EMPTY((), (), dtype=args[2].dtype, device=META))
         if known.operands.writes and args and _overlaps(args[0]):
             _try_on_host(func, args, kwargs)
         run = partial(shaped, self._rank, func, args, kwargs)
@@ -322,7 +322,7 @@ def _fits(tensor: torch.Tensor, args: Any) -> bool:
     return tensor.storage_offset() == 0 and bool(
         storage.nbytes()
         == (
-            _EMPTY(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=_META)
+            EMPTY(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
             .untyped_storage()
             .nbytes()
         )

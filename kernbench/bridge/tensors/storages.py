@@ -245,7 +245,7 @@ def is_pinned(tensor: torch.Tensor) -> bool:
     return bool(getattr(tensor.untyped_storage(), PINNED, False))
 
 
-_stands_for_another: Final = torch._C._functorch.is_functorch_wrapped_tensor
+stands_for_another: Final = torch._C._functorch.is_functorch_wrapped_tensor
 _what_it_stands_for: Final = torch._C._functorch.get_unwrapped
 """Of tensors inside of `vmap`, `grad` and the like."""
 
@@ -264,7 +264,7 @@ def is_on_device(tensor: torch.Tensor) -> bool:
     try:
         held = STORAGES.get(tensor.untyped_storage()._cdata)
     except NotImplementedError:  # a sparse tensor has no storage; it is of the host
-        if _stands_for_another(tensor):
+        if stands_for_another(tensor):
             return is_on_device(_what_it_stands_for(tensor))
         return False
     return held is not None and held.sip >= 0
