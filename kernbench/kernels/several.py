@@ -50,3 +50,36 @@ def counted(real: Callable[..., Any], is_ours: Callable[[Any], bool]) -> Callabl
         return real(input, *rest, **named)
 
     return bincount
+
+
+def one_hot(torch: Any, is_ours: Callable[[Any], bool]) -> Callable[..., Any]:
+    """Returns `one_hot` as CUDA has it: zeros, into which ones are scattered.
+
+    The host reads the greatest value if it is not told how many classes there are. Source:
+    `one_hot` in PyTorch's aten/src/ATen/native/Onehot.cpp.
+
+    Args:
+        torch: PyTorch, with its own function.
+        is_ours: Says whether a tensor is on a simulated device, and stands for itself.
+
+    Returns:
+        The function, which raises RuntimeError in PyTorch's words.
+    """
+    real: Callable[..., Any] = torch.nn.functional.one_hot
+
+    def one_hot(tensor: Any, num_classes: int = -1) -> Any:
+        if not is_ours(tensor) or tensor.dtype is not torch.int64:  # which PyTorch refuses
+            return real(tensor, num_classes)
+        if not tensor.numel():
+            if num_classes < 1:
+                raise RuntimeError("Can not infer total number of classes from empty tensor.")
+            return tensor.new_empty((*tensor.shape, num_classes))
+        if num_classes == -1:
+            num_classes = tensor.max().item() + 1
+        elif num_classes < 1:
+            raise RuntimeError("num_classes should be positive")
+        shape = *tensor.shape, num_classes
+        made = torch.zeros(shape, dtype=tensor.dtype, device=tensor.device)
+        return made.scatter_(-1, tensor.unsqueeze(-1), 1)
+
+    return one_hot

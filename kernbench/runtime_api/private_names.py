@@ -43,6 +43,7 @@ NAMES: Final[Mapping[str, tuple[str, ...]]] = {
         "_TorchDispatchModeKey.FAKE",
         "_dispatch_get_all_op_names",
         "_dispatch_has_kernel_for_dispatch_key",
+        "_dispatch_library",
         "_dispatch_tls_local_exclude_set",
         "_dispatch_tls_local_include_set",
         "_dispatch_tls_set_dispatch_key_included",

@@ -245,3 +245,33 @@ def test_the_host_reads_the_least_and_the_greatest_value_before_it_counts() -> N
 
     found = [each for each in on_one_rank(worker) if each.startswith("aten::")]
     assert found == ["aten::min", "aten::max", "aten::bincount"] * 2
+
+
+@pytest.mark.parametrize("data", [True, False])
+def test_ones_are_scattered_to_their_classes_as_on_a_gpu(data: bool) -> None:
+    def worker(_: int) -> None:
+        classes = torch.tensor([[3, 1], [0, 3]], device="cuda")
+        codes = F.one_hot(classes, 4)
+        assert (tuple(codes.shape), codes.is_cuda) == ((2, 2, 4), True)
+        if data:
+            assert codes.tolist() == torch.eye(4)[classes.cpu()].tolist()
+            assert F.one_hot(classes).shape[-1] == 4  # the host reads the greatest
+        assert torch.vmap(lambda each: F.one_hot(each, 4))(classes).shape == codes.shape
+        assert F.one_hot(classes[:0], 5).shape == (0, 2, 5)
+        for refused, number, reason in (
+            (classes, 0, "num_classes should be positive"),
+            (classes[:0], -1, "Can not infer total number of classes"),
+            (classes.float(), 4, "only applicable to index tensor of type LongTensor"),
+        ):
+            with pytest.raises(RuntimeError, match=reason):
+                F.one_hot(refused, number)
+
+    kernbench.torchrun_spawn(worker, nprocs=1, data=data)
+
+
+def test_ones_are_scattered_to_their_classes_by_the_kernels_of_a_gpu() -> None:
+    def worker() -> None:
+        F.one_hot(torch.zeros(9, dtype=torch.int64, device="cuda"), 4)
+
+    found = [each for each in on_one_rank(worker) if each.startswith("aten::")]
+    assert found == ["aten::zeros", "aten::zeros", "aten::scatter_"]

@@ -1,5 +1,6 @@
 """Operations and steps that both torches know, and what each of them issues on a device."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -249,6 +250,10 @@ NAMED: dict[str, Maker] = {
     "addcdiv_in_place": _of_one(lambda _, x: x.addcdiv_(x, x)),
     "masked_fill_in_place": _of_one(lambda _, x: x.masked_fill_(x > 0, 1.0)),
     "scatter_in_place": _of_one(lambda torch, x: x.scatter_(1, _ids(torch, N, 8), 1.0)),
+    "assign": _of_one(lambda _, x: x.__setitem__(slice(None), 3.0)),
+    "assign_part": _of_one(lambda _, x: x.__setitem__((slice(None), slice(7, None)), -math.inf)),
+    "assign_rows": _of_one(lambda torch, x: x.__setitem__(_ids(torch, 9), 2.0)),
+    "one_hot": _looked_up(lambda torch, _, ids: torch.nn.functional.one_hot(ids, 16), 64),
     "zeros_like": _of_one(lambda torch, x: torch.zeros_like(x)),
     "ones": _of_one(lambda torch, _: torch.ones(N, device="cuda")),
     "new_zeros": _method("new_zeros", 3),
@@ -314,19 +319,23 @@ def of_own_torch(noting: Noting = device_times) -> dict[str, Any]:
     return found
 
 
-def of_real_torch(noting: Noting = device_times) -> dict[str, Any]:
-    """Returns the same of PyTorch, which must be installed."""
+def of_real_torch(noting: Noting = device_times, *, data: bool = False) -> dict[str, Any]:
+    """Returns the same of PyTorch, which must be installed.
+
+    Args:
+        data: Whether tensors have numbers.
+    """
     import torch
 
     from kernbench.bridge import bridged
 
     found: dict[str, Any] = {}
-    engine = _engine(at_call=False)
+    engine = _engine(at_call=data)
 
     def main(rank: int) -> None:
         del rank
         found.update(noting(torch, engine))
 
-    with RuntimeContext(engine=engine, quiet=True), bridged(data=False):
+    with RuntimeContext(engine=engine, quiet=True), bridged(data=data):
         torch.multiprocessing.spawn(main, nprocs=1)
     return found

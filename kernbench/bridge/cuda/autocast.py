@@ -20,13 +20,12 @@ from torch._C import DispatchKey
 
 from kernbench.bridge.base.here import HERE
 from kernbench.bridge.tensors.devices import device_of
-from kernbench.bridge.tensors.storages import STORAGES
+from kernbench.bridge.tensors.storages import STORAGES, is_plain
 from kernbench.errors import not_simulated
 from kernbench.isolation.replaced import Patch
 from kernbench.runtime_api import autocast_lists as lists
 
 _ATEN: Final = torch.ops.aten
-_PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
 _LISTS: Final = frozenset((list, tuple))
 _CUDA: Final = "AutocastCUDA"
 _HOST: Final = "AutocastCPU"
@@ -53,7 +52,7 @@ def _is_cast(tensor: torch.Tensor) -> bool:
     """Returns whether autocast of CUDA changes the type of a tensor."""
     if not tensor.is_floating_point() or tensor.dtype is torch.float64:
         return False
-    if type(tensor) in _PLAIN:
+    if is_plain(type(tensor)):
         try:
             held = STORAGES.get(tensor.untyped_storage()._cdata)
         except NotImplementedError:  # sparse, or inside of `vmap` and the like

@@ -26,10 +26,10 @@ from torch.nn import functional
 from kernbench.bridge.base.here import HERE
 from kernbench.bridge.cuda.autocast import INSTEAD
 from kernbench.bridge.operations.cuda_kernels import registered
-from kernbench.kernels.several import counted
+from kernbench.bridge.tensors.storages import is_plain, stands_for_another
+from kernbench.kernels.several import counted, one_hot
 
 _ATEN: Final = torch.ops.aten
-_PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
 _DTENSOR: Final = "torch.distributed.tensor", "DTensor"
 
 
@@ -41,6 +41,7 @@ def replacements() -> Iterator[tuple[Any, str, Any]]:
     yield torch, "dropout", _dropout(torch.dropout)
     yield functional, "dropout", _dropout(functional.dropout)
     yield from ((at, "bincount", counted(at.bincount, _is_ours)) for at in (torch, torch.Tensor))
+    yield functional, "one_hot", one_hot(torch, _is_one)
     mha = torch.backends.mha
     yield mha, "get_fastpath_enabled", _no_fast_path(mha.get_fastpath_enabled)
     name = "_group_tensors_by_device_and_dtype"
@@ -54,9 +55,14 @@ def _is_ours(*tensors: torch.Tensor | None) -> bool:
     )
 
 
+def _is_one(tensor: torch.Tensor) -> bool:
+    """Returns whether a tensor is on a device, and no DTensor, nor one inside of `vmap`."""
+    return _is_ours(tensor) and is_plain(type(tensor)) and not stands_for_another(tensor)
+
+
 def _is_plain(kind: type) -> bool:
     # By name, as only programs that use `DTensor` import it.
-    return kind in _PLAIN or (kind.__module__, kind.__name__) == _DTENSOR
+    return is_plain(kind) or (kind.__module__, kind.__name__) == _DTENSOR
 
 
 # Attention

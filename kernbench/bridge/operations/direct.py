@@ -20,22 +20,16 @@ from kernbench.bridge.operations.costs_gemm import CONVOLUTIONS, OF_VALUES, prec
 from kernbench.bridge.operations.half import widened
 from kernbench.bridge.operations.known import OF_FLOATS
 from kernbench.bridge.operations.overrides import Kept, defined
-from kernbench.bridge.operations.timing import TimeMode
+from kernbench.bridge.operations.timing import KEYS, LISTS, TimeMode
 from kernbench.bridge.operations.watched import watched
-from kernbench.bridge.tensors.no_numbers import depends_on_values
+from kernbench.bridge.tensors.no_numbers import EMPTY, META, depends_on_values
 from kernbench.bridge.tensors.room import place_of_size
-from kernbench.bridge.tensors.storages import STORAGES, hold_new, no_memory
+from kernbench.bridge.tensors.storages import PLAIN, STORAGES, hold_new, no_memory
 from kernbench.sim_engine.engine import GraphEngine
 
-_PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
-_LISTS: Final = frozenset((list, tuple))
-_KEYS: Final = frozenset(
-    (bool, int, str, type(None), torch.dtype, torch.layout, torch.memory_format)
-)
+COMPARED: Final = KEYS - {torch.device}
 """Types of arguments that are compared. A device is none: it may be another one."""
 
-_META: Final = torch.device("meta")
-_EMPTY: Final = torch.empty_strided
 _COPY: Final = torch.ops.aten.copy_.default
 """It takes the long way: it may cross the bus, and its warnings name the user's line."""
 
@@ -186,7 +180,7 @@ class DirectMode(TimeMode):
         process, find = self._process, STORAGES.get
         if way.views:
             value, held = args[0], None
-            if not kwargs and type(value) in _PLAIN:
+            if not kwargs and type(value) in PLAIN:
                 try:
                     held = find(value.untyped_storage()._cdata)
                 except NotImplementedError:  # a sparse tensor has no storage
@@ -204,7 +198,7 @@ class DirectMode(TimeMode):
         try:
             for value in args:
                 kind = type(value)
-                if kind in _PLAIN:
+                if kind in PLAIN:
                     held = find(value.untyped_storage()._cdata)
                     if held is None or not held.direct or held.owner is not process:
                         break
@@ -229,7 +223,7 @@ class DirectMode(TimeMode):
         duration, run, made = met
         try:
             if made is not None:
-                out = _EMPTY(made[0], made[1], dtype=made[2], device=_META)
+                out = EMPTY(made[0], made[1], dtype=made[2], device=META)
             else:
                 out = run(*args, **kwargs) if kwargs else run(*args)
         except RuntimeError as error:
@@ -263,11 +257,11 @@ class DirectMode(TimeMode):
 
     def _note(self, key: list[Any], kind: type, value: Any) -> bool:
         """Adds to a key what is no tensor; returns whether it can be compared."""
-        if kind in _KEYS:
+        if kind in COMPARED:
             key += (kind, value)
         elif kind is float:
             key += (kind, value) if self.exact else (kind,)
-        elif kind in _LISTS and all(type(one) in _KEYS for one in value):
+        elif kind in LISTS and all(type(one) in COMPARED for one in value):
             key += (list, tuple(value))  # strides of a tensor before it are a tuple, too
         else:
             return False
@@ -298,6 +292,6 @@ class DirectMode(TimeMode):
     def again(self, way: Way, args: Any, out: Any) -> tuple[Callable[..., Any], Made | None] | None:
         """Returns how to give again what `out` is; None if it must go the long way."""
         del out
-        if type(args[0]) not in _PLAIN:  # a number, as in `5 // tensor`
+        if type(args[0]) not in PLAIN:  # a number, as in `5 // tensor`
             return None
         return watched(way.func, widened(way.func, args[0].dtype)), None

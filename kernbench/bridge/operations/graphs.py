@@ -19,7 +19,14 @@ from kernbench.bridge.cuda.cuda import facade
 from kernbench.bridge.cuda.randomness import DeviceGenerator, generator_of
 from kernbench.bridge.distributed.works import moved_of, unseen
 from kernbench.bridge.tensors.operands import tensors_in
-from kernbench.bridge.tensors.storages import STORAGES, Ref, is_on_device, let_go, window_on
+from kernbench.bridge.tensors.storages import (
+    STORAGES,
+    Ref,
+    is_on_device,
+    is_plain,
+    let_go,
+    window_on,
+)
 from kernbench.des import Event
 from kernbench.distributed.issuing import Posted
 from kernbench.errors import CallSite, KernbenchError
@@ -33,7 +40,6 @@ from kernbench.sim_engine.command import Command
 from kernbench.tensors.tensor import Tensor
 from kernbench.units import format_bytes
 
-_PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
 _FAKE: Final = torch._C._TorchDispatchModeKey.FAKE
 _EMPTY: Final = torch.empty
 
@@ -132,7 +138,7 @@ class CaptureMode(TorchDispatchMode):
         if _get_dispatch_mode(_FAKE) is not None:  # PyTorch finds out a shape
             return func(*args, **named)
         for kind in types:
-            if kind not in _PLAIN:
+            if not is_plain(kind):
                 return func(*args, **named) if issubclass(kind, FakeTensor) else NotImplemented
         rank, nodes = self._rank, self._capture.nodes
         first, written = len(nodes), _written(func, args, named)

@@ -13,6 +13,7 @@ from kernbench.bridge.operations.half import widened
 from kernbench.bridge.operations.overrides import Kept, defined
 from kernbench.bridge.operations.watched import watched
 from kernbench.bridge.tensors.hazards import Operands
+from kernbench.bridge.tensors.known_numbers import BLANK
 from kernbench.bridge.tensors.resizing import Resizes
 from kernbench.bridge.tensors.room import place_of_size
 from kernbench.sim_engine.engine import GraphEngine
@@ -28,14 +29,7 @@ _READS: Final = frozenset(
 )
 """Operations that give the host a value."""
 
-_BLANK: Final = frozenset(
-    getattr(torch.ops.aten, name)
-    for name in (
-        *("empty", "empty_like", "empty_permuted", "empty_strided"),
-        *("new_empty", "new_empty_strided"),
-    )
-)
-"""Operations that make a tensor without values."""
+_BLANK: Final = frozenset(getattr(torch.ops.aten, name) for name in BLANK)
 
 ONTO: Final = frozenset((torch.ops.aten.copy_.default, torch.ops.aten._foreach_copy_.default))
 """Copies into tensors that are there, also ones on the other side of the bus."""

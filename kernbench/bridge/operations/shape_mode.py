@@ -12,11 +12,14 @@ from torch._C import _get_dispatch_mode
 from kernbench.bridge.base.here import Rank
 from kernbench.bridge.operations.costs import Cost, cost_of
 from kernbench.bridge.operations.costs_gemm import precision
-from kernbench.bridge.operations.direct import DirectMode, Made, Way, kind_of
+from kernbench.bridge.operations.direct import COMPARED, DirectMode, Made, Way, kind_of
 from kernbench.bridge.operations.known import ONTO
 from kernbench.bridge.operations.overrides import Kept
+from kernbench.bridge.operations.timing import LISTS
 from kernbench.bridge.tensors.hazards import Operands
 from kernbench.bridge.tensors.no_numbers import (
+    EMPTY,
+    META,
     depends_now,
     depends_on_values,
     goes_to_host,
@@ -27,17 +30,11 @@ from kernbench.bridge.tensors.no_numbers import (
     shaping,
 )
 from kernbench.bridge.tensors.operands import names_device, tensors_in
-from kernbench.bridge.tensors.storages import STORAGES, hold, is_on_device
+from kernbench.bridge.tensors.storages import PLAIN, STORAGES, hold, is_on_device
 from kernbench.process.process import Process
 
 _FAKE: Final = torch._C._TorchDispatchModeKey.FAKE
-_PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
-_LISTS: Final = frozenset((list, tuple))
-_KEYS: Final = frozenset(
-    (int, bool, float, str, type(None), torch.dtype, torch.layout, torch.memory_format)
-)
-_EMPTY: Final = torch.empty_strided
-_META: Final = torch.device("meta")
+_KEYS: Final = COMPARED | {float}
 _ITEM: Final = torch.ops.aten._local_scalar_dense.default
 _COPY: Final = torch.ops.aten.copy_.default
 _CONVOLUTION: Final = torch.ops.aten.convolution.default
@@ -182,7 +179,7 @@ class ShapeMode(DirectMode):
         else:
             made = []
             for shape, strides, dtype in seen.made:
-                one = _EMPTY(shape, strides, dtype=dtype, device=_META)
+                one = EMPTY(shape, strides, dtype=dtype, device=META)
                 held = hold(rank, one.untyped_storage(), on_device=True, of=one)
                 self._made(held, one, seen.cost)
                 made.append(one)
@@ -233,7 +230,7 @@ class ShapeMode(DirectMode):
         if known.collective is not None and not _on_device(args):
             return func(*args, **(kwargs or {}))  # of the host: as with numbers
         if func in _MASKED_FILLS and not is_on_device(args[2]) and not args[2].dim():
-            args = (*args[:2], _EMPTY((), (), dtype=args[2].dtype, device=_META))
+            args = (*args[:2], EMPTY((), (), dtype=args[2].dtype, device=META))
         if known.operands.writes and args and _overlaps(args[0]):
             _try_on_host(func, args, kwargs)
         run = partial(shaped, self._rank, func, args, kwargs)
@@ -325,7 +322,7 @@ def _fits(tensor: torch.Tensor, args: Any) -> bool:
     return tensor.storage_offset() == 0 and bool(
         storage.nbytes()
         == (
-            _EMPTY(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=_META)
+            EMPTY(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
             .untyped_storage()
             .nbytes()
         )
@@ -336,7 +333,7 @@ def _look(values: Any, process: Process, key: list[Any]) -> bool:
     """Adds what an operation's result and time depend on; says whether all tensors are there."""
     for value in values:
         kind = type(value)
-        if kind in _PLAIN:
+        if kind in PLAIN:
             held = STORAGES.get(value.untyped_storage()._cdata)
             if held is None or held.sip < 0:
                 if value.dim():
@@ -349,7 +346,7 @@ def _look(values: Any, process: Process, key: list[Any]) -> bool:
             key += (value.shape, value.stride(), value.dtype)
         elif kind in _KEYS:
             key += (kind, value)
-        elif kind in _LISTS:
+        elif kind in LISTS:
             key.append(len(value))
             if not _look(value, process, key):
                 return False

@@ -39,11 +39,13 @@ from kernbench.bridge.tensors.operands import (
 from kernbench.bridge.tensors.room import check_room
 from kernbench.bridge.tensors.storages import (
     PINNED,
+    PLAIN,
     STORAGES,
     Held,
     hold,
     hold_new,
     is_on_device,
+    is_plain,
     no_memory,
 )
 from kernbench.bridge.tensors.unwritten import zeroed
@@ -54,9 +56,9 @@ from kernbench.runtime_api.refused_names import REFUSED
 from kernbench.symmetric.links import as_they_are
 from kernbench.symmetric.visits import action_of, wrote
 
-_PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
 _FAKE: Final = torch._C._TorchDispatchModeKey.FAKE
 _COPY: Final = cost_of(torch.ops.aten.copy_.default)
+_FILL: Final = cost_of(torch.ops.aten.fill_.Tensor)
 _UPLOAD: Final = Cost("copy", FREE.duration)
 
 _PLAIN_WAY: Final = "use operations on tensors"
@@ -64,9 +66,9 @@ _PLAIN_WAY: Final = "use operations on tensors"
 _MOST_DURATIONS: Final = 1024
 """Shapes of one operation of which the duration is kept."""
 
-_LISTS: Final = frozenset((list, tuple))
+LISTS: Final = frozenset((list, tuple))
 
-_KEYS: Final = frozenset(
+KEYS: Final = frozenset(
     (bool, int, str, type(None), torch.dtype, torch.layout, torch.memory_format, torch.device)
 )
 """Types of arguments on which the duration may depend, and that are few for one operation."""
@@ -117,7 +119,7 @@ class TimeMode(TorchDispatchMode):
             return func(*args, **(kwargs or {}))
         if types:
             for kind in types:
-                if kind not in _PLAIN:
+                if not is_plain(kind):
                     if issubclass(kind, FakeTensor):  # made to find out a shape, by PyTorch itself
                         return func(*args, **(kwargs or {}))
                     self.eager.spend(self.eager.calls.dtensor)
@@ -140,7 +142,7 @@ class TimeMode(TorchDispatchMode):
                 key.append(precision())
             for value in args:  # as `_look`, without a call
                 kind = type(value)
-                if kind in _PLAIN or isinstance(value, torch.Tensor):
+                if kind in PLAIN or isinstance(value, torch.Tensor):
                     given = True
                     held = find(value.untyped_storage()._cdata)
                     if held is not None and held.on_device:
@@ -153,7 +155,7 @@ class TimeMode(TorchDispatchMode):
                     key.append(value.dtype)
                     if not value.is_contiguous():  # less is read of what is expanded
                         key.append(value.stride())
-                elif kind in _LISTS:
+                elif kind in LISTS:
                     found = _look(value, process, key)
                     where |= found & ~_OWN & ~_GIVEN
                     given = given or found >= _GIVEN
@@ -297,7 +299,7 @@ class TimeMode(TorchDispatchMode):
         if cost.blas:
             self.eager.blas(stream)
         if args and cost.lists:  # the first argument may be a number
-            tensors = next((len(one) for one in args if type(one) in _LISTS), 0)
+            tensors = next((len(one) for one in args if type(one) in LISTS), 0)
             self.eager.spend(self.eager.calls.tensor * tensors)
         shared = self._hazards.shared
         if shared.moves or shared.written:
@@ -367,13 +369,13 @@ class TimeMode(TorchDispatchMode):
             return False
         later = bool(args[2] if len(args) > 2 else kwargs and kwargs.get("non_blocking"))
         for to, given in pairs:
-            to_device = is_on_device(to)
-            if to_device != is_on_device(given):
+            to_device, cost = is_on_device(to), _FILL if _is_number(given) else _COPY
+            if to_device != is_on_device(given) and cost is _COPY:
                 self._transfers.copy(
                     to, given if to_device else to, to_device=to_device, later=later
                 )
             elif to_device:
-                self._issue(_COPY, _COPY.duration(self._library, (to, given), {}, to))
+                self._issue(cost, cost.duration(self._library, (to, given), {}, to))
         done = self._process.current_stream(self._rank.sip).tail
         if self._hazards.shared.written and done is not None:
             wrote(self._process, self._hazards.shared.written, done)
@@ -391,6 +393,12 @@ class TimeMode(TorchDispatchMode):
         self._transfers.copy(made, to_device=True)
 
 
+def _is_number(tensor: torch.Tensor) -> bool:
+    """Returns whether `tensor[key] = number` makes a tensor, which on a GPU it fills in instead."""
+    on_meta = tensor.is_meta and not is_on_device(tensor)  # of the program's own, PyTorch says no
+    return on_meta and tensor.dim() > 0 and tensor.untyped_storage().nbytes() == tensor.itemsize
+
+
 def _look(values: Any, process: Process, key: list[Any]) -> int:
     """Adds to a key what the duration depends on, of a list; returns where its tensors are.
 
@@ -402,7 +410,7 @@ def _look(values: Any, process: Process, key: list[Any]) -> int:
     key.append(len(values))
     for value in values:
         kind = type(value)
-        if kind in _PLAIN or isinstance(value, torch.Tensor):
+        if kind in PLAIN or isinstance(value, torch.Tensor):
             where |= _GIVEN
             held = STORAGES.get(value.untyped_storage()._cdata)
             if held is not None and held.on_device:
@@ -415,9 +423,9 @@ def _look(values: Any, process: Process, key: list[Any]) -> int:
             key.append(value.dtype)
             if not value.is_contiguous():
                 key.append(value.stride())
-        elif kind in _LISTS:
+        elif kind in LISTS:
             where |= _look(value, process, key)
-        elif kind in _KEYS:
+        elif kind in KEYS:
             key += (kind, value)
         elif kind is not float:  # no kernel takes longer for another number
             where |= _OWN

@@ -43,7 +43,7 @@ from kernbench.bridge.programs import loading, passed, profiling, saving, script
 from kernbench.bridge.tensors import device_type, devices, tensor_methods
 from kernbench.bridge.tensors.hazards import giving_bytes
 from kernbench.bridge.tensors.unwritten import noting_blank
-from kernbench.isolation import children, clocks, endings, processes
+from kernbench.isolation import children, clocks, endings, operators, processes
 from kernbench.isolation import threads as rank_threads
 from kernbench.isolation.replaced import Patch, WhenImported
 from kernbench.isolation.replacing import Replacing
@@ -110,6 +110,7 @@ def patches(spawn: Callable[..., Any]) -> Iterator[Patch | WhenImported]:
     yield from endings.patches()
     yield from children.patches()
     yield from rank_threads.patches()
+    yield from operators.patches(torch)
     yield from _distributed()
     yield from dispatch_rules.patches()
     autograd = torch.autograd.graph

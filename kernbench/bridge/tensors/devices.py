@@ -16,7 +16,7 @@ from torch.utils._device import DeviceContext
 
 from kernbench.bridge.base.here import HERE, Rank, this_rank
 from kernbench.bridge.tensors.no_numbers import read
-from kernbench.bridge.tensors.storages import PINNED, hold, is_on_device
+from kernbench.bridge.tensors.storages import PINNED, hold, is_on_device, is_plain
 from kernbench.errors import KernbenchError, call_site, not_simulated, site_fact
 from kernbench.process.access import other_device
 from kernbench.process.process import MAIN
@@ -25,7 +25,6 @@ _CPU: Final = torch.device("cpu")
 _DEVICE_GETTER: Final = torch.Tensor.device.__get__
 _REAL_WRAPPER: Final = torch.Tensor._make_wrapper_subclass
 _REAL_TO: Final = torch.Tensor.to
-_PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
 _ITEM: Final = torch.ops.aten._local_scalar_dense.default
 
 
@@ -174,7 +173,7 @@ def moved(rank: Rank, tensor: torch.Tensor, target: torch.device, **options: Any
             f"a tensor of layout {tensor.layout} on a device",
             "keep it on the CPU, or use its dense form: tensor.to_dense()",
         )
-    noted = type(tensor) in _PLAIN and tensor.requires_grad and torch.is_grad_enabled()
+    noted = is_plain(type(tensor)) and tensor.requires_grad and torch.is_grad_enabled()
     if noted and target.type != "meta":
         found: torch.Tensor = _Moved.apply(tensor, target, options)
         return found

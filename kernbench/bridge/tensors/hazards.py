@@ -16,15 +16,13 @@ import torch
 from kernbench.bridge.base.here import HERE, Rank
 from kernbench.bridge.tensors.operands import is_sparse, tensors_in
 from kernbench.bridge.tensors.races import Races
-from kernbench.bridge.tensors.storages import STORAGES, Held, Ref, is_on_device
+from kernbench.bridge.tensors.storages import STORAGES, Held, Ref, is_on_device, is_plain
 from kernbench.bridge.tensors.unwritten import Blank, Operation, Unwritten
 from kernbench.errors import is_ours
 from kernbench.process.access import Verb
 from kernbench.sim_engine.command import Command, Stream
 from kernbench.symmetric.uses import Uses
 from kernbench.tensors.tensor import Tensor
-
-_PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
 
 _COPIES: Final = frozenset(
     (
@@ -340,7 +338,7 @@ def giving_bytes(
     @functools.wraps(real)
     def method(self: torch.Tensor, *args: Any, **options: Any) -> Any:
         rank = HERE.rank
-        if rank is not None and rank.hazards.watch and type(self) in _PLAIN and not is_sparse(self):
+        if rank is not None and rank.hazards.watch and is_plain(type(self)) and not is_sparse(self):
             if reads:
                 rank.hazards.check_read(self)
             if shows:

@@ -33,7 +33,7 @@ _SCALAR: Final = torch.ops.aten.scalar_tensor.default
 _VALUE: Final = "_kernbench_value"
 """Name by which the storage of a scalar that C++ code makes of a number says which it is."""
 
-_BLANK: Final = frozenset(
+BLANK: Final = frozenset(
     ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
 )
 """Operations whose result has no numbers yet."""
@@ -65,7 +65,7 @@ class _Rule:
         tags = func.tags if plain else ()
         self.view: Final = plain and (func.is_view or torch.Tag.inplace_view in tags)
         drawn = torch.Tag.nondeterministic_seeded in tags
-        self.alone: Final = plain and not drawn and name not in _BLANK
+        self.alone: Final = plain and not drawn and name not in BLANK
         self.like: Final = name.startswith("new_") or name.endswith("_like")
         self.over: Final = name in _OVER
         self.writes: Final = _written(func) if plain else None

@@ -11,8 +11,8 @@ from kernbench.errors import NoDataError, site_fact
 from kernbench.isolation.made_up import MADE_UP
 
 _ATEN: Final = torch.ops.aten
-_META: Final = torch.device("meta")
-_EMPTY: Final = torch.empty_strided  # PyTorch's own, also while ranks run
+META: Final = torch.device("meta")
+EMPTY: Final = torch.empty_strided  # PyTorch's own, also while ranks run
 _ZEROS: Final = torch.zeros
 _TO_HOST: Final = frozenset((_ATEN._to_copy.default, _ATEN.copy_.default))
 """Operations that read values if they go from the device to the host."""
@@ -120,7 +120,7 @@ def shaping(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _without_numbers(tensor: torch.Tensor) -> torch.Tensor:
-    return _EMPTY(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=_META)
+    return EMPTY(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
 
 
 def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:

@@ -8,12 +8,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernbench.bridge.base.here import HERE, Rank, this_rank
 from kernbench.bridge.tensors.devices import on_device, to
+from kernbench.bridge.tensors.storages import is_plain
 from kernbench.isolation.replaced import Patch
 
 _REAL_NEW: Final = torch.Tensor.new
 _REAL_EMPTY: Final = torch.empty
 _REAL_TYPE: Final = torch.Tensor.type
-_PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
 _STORAGES: Final = (torch.UntypedStorage, torch.TypedStorage)
 _MAKES: Final = torch.ops.aten.empty.memory_format
 
@@ -119,7 +119,7 @@ def old_classes() -> dict[str, OldClass]:
 def _new(self: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
     """`Tensor.new`: a tensor of the same class, where the tensor is."""
     rank = HERE.rank
-    if rank is None or type(self) not in _PLAIN or not on_device(self):
+    if rank is None or not is_plain(type(self)) or not on_device(self):
         made: torch.Tensor = _REAL_NEW(self, *args, **options)
         return made
     return _made(rank, self.dtype, args, options)

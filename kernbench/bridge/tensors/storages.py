@@ -37,6 +37,8 @@ DTYPES: Final[dict[torch.dtype, DType]] = {
 }
 """What this package calls the element types of PyTorch."""
 
+PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
+"""The classes of most tensors, which `is_plain` knows, too."""
 
 ADDRESS: Final = torch.UntypedStorage.data_ptr
 """PyTorch's own: what a program calls means that it may write there, see `unwritten`."""
@@ -243,9 +245,14 @@ def is_pinned(tensor: torch.Tensor) -> bool:
     return bool(getattr(tensor.untyped_storage(), PINNED, False))
 
 
-_stands_for_another: Final = torch._C._functorch.is_functorch_wrapped_tensor
+stands_for_another: Final = torch._C._functorch.is_functorch_wrapped_tensor
 _what_it_stands_for: Final = torch._C._functorch.get_unwrapped
 """Of tensors inside of `vmap`, `grad` and the like."""
+
+
+def is_plain(kind: Any) -> bool:
+    """Returns whether operations see tensors of a class as they are, unlike a DTensor's parts."""
+    return kind in PLAIN or kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
 
 
 def is_on_device(tensor: torch.Tensor) -> bool:
@@ -257,7 +264,7 @@ def is_on_device(tensor: torch.Tensor) -> bool:
     try:
         held = STORAGES.get(tensor.untyped_storage()._cdata)
     except NotImplementedError:  # a sparse tensor has no storage; it is of the host
-        if _stands_for_another(tensor):
+        if stands_for_another(tensor):
             return is_on_device(_what_it_stands_for(tensor))
         return False
     return held is not None and held.sip >= 0

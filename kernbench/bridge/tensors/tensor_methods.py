@@ -18,7 +18,7 @@ from kernbench.bridge.tensors.devices import (
 )
 from kernbench.bridge.tensors.hazards import giving_bytes
 from kernbench.bridge.tensors.resizing import before_resize, settle
-from kernbench.bridge.tensors.storages import PINNED, STORAGES
+from kernbench.bridge.tensors.storages import PINNED, STORAGES, is_plain
 from kernbench.errors import NoDataError, site_fact
 from kernbench.isolation.made_up import MADE_UP
 from kernbench.isolation.replaced import Patch
@@ -73,7 +73,7 @@ def _sharing(once: Once) -> Callable[..., Any]:
     @functools.wraps(numpy)
     def shared(self: torch.Tensor, *, force: bool = False) -> Any:
         rank = HERE.rank
-        if rank is None or not rank.hazards.alert or type(self) not in _PLAIN or on_device(self):
+        if rank is None or not rank.hazards.alert or not is_plain(type(self)) or on_device(self):
             return of_device(self, force=force)
         try:
             rank.hazards.check_read(self)
@@ -106,7 +106,7 @@ def _to_host(rank: Rank, tensor: torch.Tensor) -> torch.Tensor:
 def shown(self: torch.Tensor, *, tensor_contents: Any = None) -> str:
     """`Tensor.__repr__`: without numbers it tells where the tensor is and how large."""
     rank = HERE.rank
-    plain = rank is not None and type(self) in _PLAIN and on_device(self)
+    plain = rank is not None and is_plain(type(self)) and on_device(self)
     if rank is None or rank.data or not plain:
         if rank is not None and plain:  # PyTorch does not let modes see what it prints
             rank.mode.copy_out(min(self.nbytes, _SHOWN))
@@ -120,8 +120,6 @@ def shown(self: torch.Tensor, *, tensor_contents: Any = None) -> str:
 
 _SHOWN: Final = 8000
 """Bytes of a tensor that is printed: of a large one PyTorch shows some elements."""
-
-_PLAIN: Final = frozenset((torch.Tensor, torch.nn.Parameter))
 
 
 def type_(self: torch.Tensor, dtype: Any = None, non_blocking: bool = False, **options: Any) -> Any:
@@ -186,7 +184,7 @@ def record_stream(self: torch.Tensor, stream: Any) -> None:
 def set_data(self: torch.Tensor, value: torch.Tensor) -> None:
     """Sets `Tensor.data`, also from one device to another."""
     rank = HERE.rank
-    if rank is None or rank.data or type(self) not in _PLAIN or type(value) not in _PLAIN:
+    if rank is None or rank.data or not all(map(is_plain, map(type, (self, value)))):
         _REAL_DATA.__set__(self, value)
         return
     if _REAL_COMPATIBLE(self, value):
@@ -206,7 +204,7 @@ def set_data(self: torch.Tensor, value: torch.Tensor) -> None:
 def compatible(input: torch.Tensor, from_: torch.Tensor) -> bool:
     """`torch._has_compatible_shallow_copy_type`: whether a module may keep its parameter."""
     rank = HERE.rank
-    if rank is not None and not rank.data and {type(input), type(from_)} <= _PLAIN:
+    if rank is not None and not rank.data and all(map(is_plain, map(type, (input, from_)))):
         return bool((device_of(input).type == "meta") == (device_of(from_).type == "meta"))
     return bool(_REAL_COMPATIBLE(input, from_))
 
