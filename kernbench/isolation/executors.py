@@ -58,12 +58,13 @@ def _kill_processes(executor: Any) -> None:
 def _wait_for_end(pool: Any) -> None:
     rank = HERE.rank
     assert rank is not None
-    before_end(rank, pool._terminate)
+    before_end(rank, pool.terminate)
 
 
 def _kill_pool(pool: Any) -> None:
     if pool._terminate.still_active():
         pool._terminate.cancel()
+        pool._state = "TERMINATE"  # so that it does not say that nobody has ended it
         for worker in pool._pool:
             if hasattr(worker, "kill"):  # else it is a thread
                 worker.kill()
