@@ -209,9 +209,7 @@ class Run:
         if self._script is None:
             self.run(fn, args, nprocs)
         else:
-            self.run(
-                partial(_as_new_process, self._script, packed((fn, args), torch.Tensor)), (), nprocs
-            )
+            self.run(partial(_as_new_process, self._script, packed((fn, args), torch)), (), nprocs)
         return None
 
     def run(self, fn: Callable[..., Any], args: tuple[Any, ...], nprocs: int) -> None:

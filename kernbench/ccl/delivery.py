@@ -179,6 +179,7 @@ class Delivery:
     def _function(self, name: str) -> Function:
         return function_named(name, self._prepared.shape.dtype.numpy)
 
+    @np.errstate(all="ignore")  # a sum may be infinite, of which no device tells
     def _evaluate(self, ranks: Sequence[int]) -> list[Bytes]:
         """Computes the outputs of some ranks from the inputs of all ranks that have arrived."""
         prepared = self._prepared

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import kernbench
+from kernbench.ranks.spawn_errors import SpawnException
 
 torch = pytest.importorskip("torch")
 
@@ -149,3 +150,39 @@ def test_functional_collectives_find_a_group_by_every_name_that_pytorch_knows(da
         dist.destroy_process_group()
 
     kernbench.torchrun_spawn(worker, nprocs=2, data=data)
+
+
+def test_a_sum_that_is_too_large_is_infinite_and_warns_of_nothing() -> None:
+    def worker(rank: int) -> bool:
+        dist = begun(rank, 4)
+        sums = []
+        for elements in (2, 1 << 20):
+            value = torch.full((elements,), torch.finfo(torch.float16).max, device="cuda").half()
+            dist.all_reduce(value)
+            sums.append(value)
+        return all(bool(each.isinf().all()) for each in sums)
+
+    assert spawned(worker, 4) == [True] * 4
+
+
+def test_a_first_group_of_some_ranks_is_refused_with_a_way_out() -> None:
+    def worker(rank: int) -> None:
+        import torch.distributed as dist
+
+        if rank < 2:
+            dist.init_process_group("nccl", init_method="tcp://a:1", rank=rank, world_size=2)
+
+    with pytest.raises(SpawnException, match="called for 2 ranks, where 4 run") as refused:
+        kernbench.torchrun_spawn(worker, nprocs=4)
+    assert "new_group makes smaller groups" in str(refused.value)
+    assert "<rank>" not in str(refused.value)
+
+
+def test_a_rank_that_begins_as_another_is_told_so() -> None:
+    def worker(rank: int) -> None:
+        import torch.distributed as dist
+
+        dist.init_process_group("nccl", init_method="env://", rank=max(rank, 1), world_size=2)
+
+    with pytest.raises(SpawnException, match="called by rank 0 as rank 1"):
+        kernbench.torchrun_spawn(worker, nprocs=2)

@@ -173,7 +173,7 @@ class Distributed:
             world_size: Number of ranks; -1: `WORLD_SIZE`.
 
         Raises:
-            ValueError: If number and ranks are not those of the spawn.
+            UsageError: If number and ranks are not those of the spawn.
         """
         here = HERE.rank
         if here is None:
@@ -184,9 +184,12 @@ class Distributed:
         number = rank if rank >= 0 else int(os.environ.get("RANK", process.rank))
         total = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", size))
         if (number, total) != (process.rank, size):
-            raise ValueError(
-                f"rank {process.rank} of {size} called init_process_group as rank {number} of "
-                f"{total}"
+            alone = f"by rank {process.rank} as rank {number}"
+            mistake = alone if total == size else f"for {total} ranks, where {size} run"
+            raise UsageError(
+                f"init_process_group was called {mistake}",
+                [site_fact(call_site())],
+                hint="let all ranks call it, each by its RANK; new_group makes smaller groups",
             )
         yield self.store, number, total
 
@@ -207,7 +210,7 @@ class Distributed:
             raise UsageError(
                 "init_process_group was called by a program that is no rank",
                 [site_fact(call_site())],
-                hint="start its ranks: kernbench torchrun --nproc-per-node N FILE",
+                hint="start its ranks, or its only one: kernbench torchrun --nproc-per-node N FILE",
             )
         device = options.pop("device_id", None)
         options.pop("store", None)
