@@ -44,6 +44,12 @@ _UNWATCHED: Final = frozenset(("kernbench", "sys", "warnings"))
 _ELSEWHERE: Final = frozenset((("builtins", "print"), ("threading", "excepthook")))
 """Names of modules that `per_rank` and `states` keep for each rank."""
 
+_LISTED: Final = (
+    "hydra.core.singleton.Singleton._instances",
+    "omegaconf.basecontainer.BaseContainer._resolvers",
+)
+"""State of libraries that do not import PyTorch, whose code is not searched either."""
+
 _BOOKKEPT: Final = frozenset(
     ("__abstractmethods__", "__annotations__", "__annotations_cache__", "__annotate_func__")
 )
@@ -91,7 +97,7 @@ class LibraryState:
         self._own: dict[int, dict[int, Any]] = {-1: {}}
         self._rank = -1
         self._found: list[ModuleType] | None = None
-        self._listed = list(listed)
+        self._listed = [*_LISTED, *listed]
         self._written = Written()
         self._watched: set[str] = set()
         self._count, self._newest = 0, ""  # of modules

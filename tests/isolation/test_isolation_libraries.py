@@ -262,3 +262,43 @@ def test_fsdp1_trains_with_mixed_precision_and_offload() -> None:
     assert outcome.returned[0] == outcome.returned[1]
     assert offloaded == pytest.approx(plain, rel=1e-6)
     assert mixed == pytest.approx(plain, rel=0.05)
+
+
+HYDRA = """\
+class Singleton(type):
+    _instances = {}
+
+    def __call__(cls, *args, **kwargs):
+        if cls not in cls._instances:
+            cls._instances[cls] = super(Singleton, cls).__call__(*args, **kwargs)
+        return cls._instances[cls]
+
+
+class GlobalHydra(metaclass=Singleton):
+    hydra = None
+"""
+
+
+def test_each_rank_has_its_own_only_object_of_hydra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "site-packages" / "hydra" / "core"
+    folder.mkdir(parents=True)
+    (folder / "singleton.py").write_text(HYDRA, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path / "site-packages")
+
+    def worker(rank: int) -> list[Any]:
+        import torch.distributed as dist
+
+        singleton = importlib.import_module("hydra.core.singleton")
+        torch.cuda.set_device(rank)
+        dist.init_process_group("nccl")
+        before = singleton.GlobalHydra().hydra
+        singleton.GlobalHydra().hydra = rank
+        dist.all_reduce(torch.ones(1, device="cuda"))
+        return [before, singleton.GlobalHydra().hydra]
+
+    found = kernbench.torchrun_spawn(worker, nprocs=2).returned
+    for name in ("hydra", "hydra.core", "hydra.core.singleton"):
+        sys.modules.pop(name, None)
+    assert found == [[None, 0], [None, 1]]
