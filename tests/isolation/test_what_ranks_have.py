@@ -102,11 +102,18 @@ def test_what_a_rank_writes_behind_an_import_is_its_own_before_another_begins() 
 
 
 def test_what_processes_share_is_not_copied() -> None:
-    class Shared:
+    class Tensor:
+        requires_grad = False
+
+    class Parameter(Tensor):
         pass
 
-    shared, plain = Shared(), ["plain"]
-    first, second = packed((shared, plain), Shared).unpacked()
+    class Ours(Tensor):
+        pass
+
+    fake = SimpleNamespace(Tensor=Tensor, nn=SimpleNamespace(Parameter=Parameter))
+    shared, plain = Ours(), ["plain"]
+    first, second = packed((shared, plain), fake).unpacked()
     assert first is shared
     assert second == plain
     assert second is not plain
