@@ -1,13 +1,11 @@
 """An operation runs the same kernels, for as long, whether or not tensors have numbers."""
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import both_torches
 import pytest
-
-from kernbench.sim_engine.engine import GraphEngine
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -32,22 +30,11 @@ OPERATIONS: dict[str, both_torches.Maker] = {
 Commands = list[tuple[str, int]]
 
 
-def _commands_of(torch: Any, engine: GraphEngine) -> dict[str, Commands]:
-    found = {}
-    for name, make in OPERATIONS.items():
-        run = make(torch)
-        torch.cuda.synchronize()
-        begin = len(engine.op_log.records)
-        run()
-        torch.cuda.synchronize()
-        records = engine.op_log.records[begin:]
-        found[name] = [(each.name, each.end - each.start) for each in records]
-    return found
-
-
 @cache
 def _commands(*, data: bool) -> dict[str, Commands]:
-    return both_torches.of_real_torch(_commands_of, data=data)
+    return both_torches.of_real_torch(
+        partial(both_torches.commands_of, operations=OPERATIONS), data=data
+    )
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

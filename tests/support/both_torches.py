@@ -1,7 +1,7 @@
 """Operations and steps that both torches know, and what each of them issues on a device."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kernbench.runtime_api.context import RuntimeContext
@@ -269,40 +269,37 @@ def _engine(*, at_call: bool) -> GraphEngine:
     return GraphEngine(topology, False, moves_at_call=at_call, record="full")
 
 
-def device_times(torch: Any, engine: GraphEngine) -> dict[str, int]:
-    """Returns the picoseconds that the commands of each operation take on a device of an engine.
+def commands_of(
+    torch: Any, engine: GraphEngine, operations: Mapping[str, Maker]
+) -> dict[str, list[tuple[str, int]]]:
+    """Returns names and picoseconds of the commands of operations on a device of an engine.
 
     Args:
         torch: The module; a rank of it runs this.
         engine: Engine that notes all commands.
     """
     found = {}
-    for name, make in OPERATIONS.items():
+    for name, make in operations.items():
         run = make(torch)
         torch.cuda.synchronize()
         begin = len(engine.op_log.records)
         run()
         torch.cuda.synchronize()
-        found[name] = sum(each.end - each.start for each in engine.op_log.records[begin:])
+        records = engine.op_log.records[begin:]
+        found[name] = [(each.name, each.end - each.start) for each in records]
     return found
+
+
+def device_times(torch: Any, engine: GraphEngine) -> dict[str, int]:
+    """Returns the picoseconds that the commands of each of `OPERATIONS` take; see `commands_of`."""
+    found = commands_of(torch, engine, OPERATIONS)
+    return {name: sum(ps for _, ps in commands) for name, commands in found.items()}
 
 
 def names_of(torch: Any, engine: GraphEngine) -> dict[str, list[str]]:
-    """Returns the names of the kernels that each of `NAMED` runs on a device of an engine.
-
-    Args:
-        torch: The module; a rank of it runs this.
-        engine: Engine that notes all commands.
-    """
-    found = {}
-    for name, make in NAMED.items():
-        run = make(torch)
-        torch.cuda.synchronize()
-        begin = len(engine.op_log.records)
-        run()
-        torch.cuda.synchronize()
-        found[name] = [each.name for each in engine.op_log.records[begin:]]
-    return found
+    """Returns the names of the kernels that each of `NAMED` runs; see `commands_of`."""
+    found = commands_of(torch, engine, NAMED)
+    return {name: [kernel for kernel, _ in commands] for name, commands in found.items()}
 
 
 Noting = Callable[[Any, GraphEngine], dict[str, Any]]
