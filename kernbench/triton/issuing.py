@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import NamedTuple
 
 from kernbench.errors import CallSite, KernbenchError, not_simulated, site_fact
 from kernbench.process.act import Entered, Span, act
@@ -14,38 +14,24 @@ from kernbench.triton.launches import Launch
 from kernbench.ttir.memory import Memory
 
 
-class Place(Protocol):
-    """Memory of the rank's device that a kernel is given."""
+class Place(NamedTuple):
+    """Memory of the rank's device that a kernel is given.
 
-    @property
-    def number(self) -> int:
-        """Number of the argument."""
-        ...
+    Attributes:
+        number: Number of the argument.
+        address: Where its first element is.
+        nbytes: Bytes of its elements.
+        elements: Is equal for tensors of the same elements of a storage.
+        block: The elements, for the guard of the memory.
+        shared: What it is to other devices, if it is symmetric memory.
+    """
 
-    @property
-    def address(self) -> int:
-        """Where its first element is."""
-        ...
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its elements."""
-        ...
-
-    @property
-    def elements(self) -> Hashable:
-        """Is equal for tensors of the same elements of a storage."""
-        ...
-
-    @property
-    def block(self) -> Span:
-        """The elements, for the guard of the memory."""
-        ...
-
-    @property
-    def shared(self) -> Block | None:
-        """What it is to other devices, if it is symmetric memory."""
-        ...
+    number: int
+    address: int
+    nbytes: int
+    elements: Hashable
+    block: Span
+    shared: Block | None
 
 
 def issue(

@@ -187,5 +187,16 @@ def _loop(instructions: Sequence[Instruction], innermost: bool, around: int) -> 
     count = len(instructions)
     kinds = {each.kind for each in instructions}
     retries = innermost and "atomic" in kinds and "load" not in kinds and count <= _RETRY
-    many = loaded, waits, beside, parted, step, spilled, around, retries
-    return Loop(count, innermost, ahead, *many)
+    return Loop(
+        count,
+        innermost,
+        ahead,
+        loaded=loaded,
+        waits=waits,
+        beside=beside,
+        parted=parted,
+        step=step,
+        spilled=spilled,
+        around=around,
+        retries=retries,
+    )

@@ -4,7 +4,7 @@ A launch runs the kernel at once on the tensors that it is given, if these have 
 command on the current stream. See ADR 0056.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -28,40 +28,12 @@ from kernbench.kernels.grids import LANES
 from kernbench.process.act import Span
 from kernbench.symmetric.visits import Visit
 from kernbench.triton import registering
-from kernbench.triton.issuing import check_repeats, issue, told
+from kernbench.triton.issuing import Place, check_repeats, issue, told
 from kernbench.triton.launches import Given, Launch, LaunchError
 from kernbench.ttir.memory import Allocation, Memory
 
 _CACHE: Final = 256 << 20
 """Bytes that Triton clears before each measured run."""
-
-
-class Place:
-    """Memory of the rank's device that a kernel is given, as `triton.issuing.Place`.
-
-    Args:
-        held: Stands for the storage.
-        tensor: The tensor that the program gives.
-        number: Number of the argument.
-    """
-
-    def __init__(self, held: Held, tensor: torch.Tensor, number: int) -> None:
-        self.held: Final = held
-        self.tensor: Final = tensor
-        self.number: Final = number
-        self.address: Final = _address(tensor)
-        self.nbytes: Final = tensor.nbytes
-        self.shared: Final = held.shared
-
-    @property
-    def elements(self) -> Hashable:
-        """Is equal for tensors of the same elements of a storage."""
-        return id(self.held), self.tensor.storage_offset(), self.nbytes
-
-    @property
-    def block(self) -> Span:
-        """The elements, for the guard of the memory."""
-        return Span(self.held, self.held.window_of(self.tensor))
 
 
 def _address(tensor: torch.Tensor) -> int:
@@ -139,19 +111,32 @@ class SimulatedDevices:
         """
         rank, site = this_rank(), call_site()
         with unseen():
-            places = [_place(rank, launch.name, *one) for one in launch.pointers.items()]
-            tensors = [place.tensor for place in places]
-            stores = [place for place in places if place.number in launch.stores]
+            tensors = [_pointed(rank, launch.name, one) for one in launch.pointers.values()]
+            places = [*map(_place, launch.pointers, tensors)]
             memory, visit = partial(_memory, rank, launch, tensors), partial(_visit, rank, launch)
             begin = partial(issue, rank.process, rank.sip, launch, places, memory, visit)
             if rank.capture is not None and rank.data:
                 check_repeats(launch, places)
-                written, again = [one.tensor for one in stores], partial(_again, launch, site)
+                again, written = partial(_again, launch, site), [*_stored(launch, tensors)]
                 rank.capture.launched(partial(begin, _unsaid, site), again, tensors, written)
                 return
             begin(print, site)
-            for place in stores:
-                rank.hazards.unwritten.note_launch(place.held, launch.name, ran=rank.data)
+            _note_stores(rank, launch, tensors)
+
+
+def _stored(launch: Launch, tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Yields the tensors that a launch may write, of those that its pointers are of."""
+    for number, tensor in zip(launch.pointers, tensors, strict=True):
+        if number in launch.stores:
+            yield tensor
+
+
+def _note_stores(rank: Rank, launch: Launch, tensors: Iterable[torch.Tensor]) -> None:
+    """Notes what a launch has written; what nobody has any more has no memory to note it of."""
+    for tensor in _stored(launch, tensors):
+        held = held_by(tensor)
+        if held is not None:
+            rank.hazards.unwritten.note_launch(held, launch.name, ran=rank.data)
 
 
 def _unsaid(_: str) -> None:
@@ -165,19 +150,25 @@ def _again(launch: Launch, site: CallSite | None, *tensors: torch.Tensor) -> Non
         site: Where the program launched it.
         tensors: What its pointers are of, in their order; storages that are gone have others.
     """
+    rank = this_rank()
     with told(launch, site):
         addresses = dict(zip(launch.pointers, map(_address, tensors), strict=True))
-        memory = _memory(this_rank(), launch, tensors)
+        memory = _memory(rank, launch, tensors)
         assert memory is not None  # only with numbers is this called
         launch.run(addresses, memory, print)
-    for number, tensor in zip(launch.pointers, tensors, strict=True):
-        held = held_by(tensor)
-        if held is not None and number in launch.stores:
-            this_rank().hazards.unwritten.note_launch(held, launch.name, ran=True)
+    _note_stores(rank, launch, tensors)
 
 
-def _place(rank: Rank, kernel: str, number: int, given: Given) -> Place:
-    """Returns the memory that a pointer or a descriptor is of.
+def _place(number: int, tensor: torch.Tensor) -> Place:
+    """Returns the memory of a tensor of the device, which an argument points to."""
+    held, nbytes = STORAGES[tensor.untyped_storage()._cdata], tensor.nbytes
+    elements = id(held), tensor.storage_offset(), nbytes
+    block = Span(held, held.window_of(tensor))
+    return Place(number, _address(tensor), nbytes, elements, block, held.shared)
+
+
+def _pointed(rank: Rank, kernel: str, given: Given) -> torch.Tensor:
+    """Returns the tensor of the device that a pointer or a descriptor is of.
 
     Raises:
         LaunchError: If it is a tensor of the host, has no memory, or is no address of any (K3).
@@ -198,7 +189,7 @@ def _place(rank: Rank, kernel: str, number: int, given: Given) -> Place:
         rank.numbers.forget(value)
     if rank.races is not None:
         rank.races.told(held)
-    return Place(held, value, number)
+    return value
 
 
 def _not_of_the_device(kernel: str, name: str, tensor: torch.Tensor) -> KernbenchError:
