@@ -38,7 +38,7 @@ from kernbench.isolation.processes import SpawnedProcesses
 from kernbench.isolation.replaced import Patch, WhenImported
 from kernbench.process.process import Process, current_process
 from kernbench.ranks.spawn_errors import RankAborted
-from kernbench.runtime_api.multiprocessing import spawn_on
+from kernbench.runtime_api.multiprocessing import check_first, spawn_on
 from kernbench.triton.registering import compiling
 
 
@@ -223,6 +223,7 @@ class Run:
             UsageError: If a rank that is named to run the program is not there.
         """
         __tracebackhide__ = True
+        check_first(current_process())
         loop = self._process.engine.loop
         loop.clamps_late = True
         same = SameRanks(nprocs, self._witnesses, self._process) if self._same_ranks else None

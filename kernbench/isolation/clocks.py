@@ -1,12 +1,14 @@
 """`time` in ranks: a program that measures itself, or sleeps, does so in simulated time.
 
 Python's own library and the packages that all ranks share wait for real processes and files, so for
-them real time passes.
+them real time passes. `timeit`, and what measures by it such as `torch.utils.benchmark`, asks for the
+program.
 """
 
 import functools
 import sys
 import time
+import timeit
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -39,6 +41,11 @@ def _is_of_python() -> bool:
     return caller.partition(".")[0] in sys.stdlib_module_names
 
 
+def _shown_ps(rank: Rank) -> int:
+    """Returns the time of a rank's host in picoseconds."""
+    return rank.process.host.clock if rank.aside is None else rank.aside
+
+
 def _clock(real: Callable[[], Any], origin_ns: int, *, whole: bool) -> Callable[[], Any]:
     """Returns a clock that shows a rank the time of its host.
 
@@ -53,10 +60,9 @@ def _clock(real: Callable[[], Any], origin_ns: int, *, whole: bool) -> Callable[
         rank = _asking()
         if rank is None:
             return real()
-        ps = rank.process.host.clock if rank.aside is None else rank.aside
         if whole:
-            return origin_ns + ps * _NS_PER_S // PS_PER_S
-        return origin_ns / _NS_PER_S + ps / PS_PER_S
+            return origin_ns + _shown_ps(rank) * _NS_PER_S // PS_PER_S
+        return origin_ns / _NS_PER_S + _shown_ps(rank) / PS_PER_S
 
     return clock
 
@@ -78,8 +84,32 @@ def _sleep(real: Callable[[float], None]) -> Callable[[float], None]:
     return sleep
 
 
+def _stopwatch() -> float:
+    """What `timeit` measures by, in seconds."""
+    rank = HERE.rank
+    return time.perf_counter() if rank is None else _shown_ps(rank) / PS_PER_S
+
+
+def _timing(init: Callable[..., None], real: Callable[[], float]) -> Callable[..., None]:
+    """Returns how a `timeit.Timer` begins that nobody gave a clock: by that of a rank."""
+
+    @functools.wraps(init)
+    def begins(
+        self: timeit.Timer,
+        stmt: Any = "pass",
+        setup: Any = "pass",
+        timer: Callable[[], float] = real,
+        globals: dict[str, Any] | None = None,
+    ) -> None:
+        init(self, stmt, setup, _stopwatch if timer is real else timer, globals)
+
+    return begins
+
+
 def patches() -> Iterator[Patch]:
-    """Yields what is replaced of `time`."""
+    """Yields what is replaced of `time` and `timeit`."""
+    yield Patch(timeit.Timer, "__init__", _timing(timeit.Timer.__init__, timeit.default_timer))
+    yield Patch(timeit, "default_timer", _stopwatch)
     for name in _CLOCKS:
         # As on a computer that has just been switched on, but for the date.
         origin_ns = time.time_ns() if name == "time" else 0

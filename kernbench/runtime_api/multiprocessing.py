@@ -9,7 +9,7 @@ from typing import Any, Final
 from kernbench.classes.partition import NotAlikeError
 from kernbench.des import Carriers, InterruptedContextError, turn
 from kernbench.errors import KernbenchError, OperandError, UnsupportedError, call_site, site_fact
-from kernbench.process.process import MAIN, Session, current_process
+from kernbench.process.process import MAIN, Process, Session, current_process
 from kernbench.ranks.spawn_errors import SpawnException
 from kernbench.ranks.spawning import Spawn, session_of
 from kernbench.runtime_api.collapsing import check_witnesses, partition_of
@@ -58,6 +58,34 @@ def spawn(
     spawn_on(None, fn, args, nprocs)
 
 
+def check_first(process: Process) -> None:
+    """Checks that a process may spawn ranks.
+
+    Raises:
+        KernbenchError: C19, if it is a rank itself, or ranks run.
+    """
+    session = session_of(process)
+    world = session.world
+    if process.rank == MAIN and not world.size:
+        return
+    whose = f"inside rank {process.rank} of" if process.rank != MAIN else "during"
+    if session.spec.nproc_per_node is None:
+        first = site_fact(world.site, "the outer spawn is at")
+        hint = "spawn once, and let the ranks branch"
+    else:
+        first = "each rank runs the whole program: --nproc-per-node starts them"
+        hint = (
+            "a program that spawns its ranks runs once: kernbench torchrun FILE, or kernbench run "
+            "--as-torch FILE, without --nproc-per-node"
+        )
+    raise KernbenchError(
+        f"spawn was called {whose} another spawn",
+        [site_fact(call_site()), first],
+        hint=hint,
+        code="C19",
+    )
+
+
 def spawn_on(
     carriers: Carriers | None,
     fn: Callable[..., object],
@@ -86,14 +114,7 @@ def spawn_on(
     loop = ctx.engine.loop
     if process.rank == MAIN and loop.unsettled and loop.driver is None:
         raise InterruptedContextError
-    if process.rank != MAIN or ctx.world.size:
-        whose = f"inside rank {process.rank} of" if process.rank != MAIN else "during"
-        raise KernbenchError(
-            f"spawn was called {whose} another spawn",
-            [site_fact(call_site()), site_fact(ctx.world.site, "the outer spawn is at")],
-            hint="spawn once, and let the ranks branch",
-            code="C19",
-        )
+    check_first(process)
     _check_call(fn, args)
     args = tuple(args)
     if isinstance(nprocs, bool) or not isinstance(nprocs, int) or nprocs < 1:

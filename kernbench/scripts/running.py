@@ -48,7 +48,8 @@ class Outcome:
         if self.context is None:
             return head
         loads = [asdict(row) for row in load_rows(self.context.engine.op_log)]
-        return {**head, "results": self.context.results, **({"moe": loads} if loads else {})}
+        told = {"sim_ps": self.sim_ps, "results": self.context.results}
+        return {**head, **told, **({"moe": loads} if loads else {})}
 
     @property
     def exit_code(self) -> int:

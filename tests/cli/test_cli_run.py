@@ -360,6 +360,7 @@ def test_a_failure_is_written_as_json_too(
     document = json.loads(results.read_text())
     failure = document.pop("failure")
     spec = RunSpec(bench=str(bench), seed=3).to_json()
+    assert document.pop("sim_ps") > 0
     assert document == {"kernbench": 1, "run": "hang", "spec": spec, "results": [{"a": 1}]}
     command = f"kernbench run {bench} --seed 3"
     assert failure["replay"] == {"command": command, "seed": 3, "schedule": "0"}

@@ -1,7 +1,8 @@
-"""`time` in programs of PyTorch: simulated time for the program, real time for libraries."""
+"""`time` in programs of PyTorch: simulated for the program and `timeit`, real for libraries."""
 
 import queue
 import time
+import timeit
 
 import pytest
 from bridge_devices import on_ranks
@@ -26,6 +27,37 @@ def test_a_program_measures_what_its_events_measure() -> None:
     ((host_ms, device_ms),) = on_ranks(measured, data=False)
     assert device_ms > 1
     assert host_ms == pytest.approx(device_ms, rel=0.05)
+
+
+def test_timeit_and_the_timer_of_pytorch_measure_simulated_time() -> None:
+    """One product of 4096^3 in float32 takes some milliseconds; to issue it takes far less."""
+    from torch.utils import benchmark
+
+    def measured(_: int) -> list[float]:
+        x = torch.ones(4096, 4096, device="cuda")
+        torch.cuda.synchronize()
+
+        def product() -> None:
+            x @ x
+            torch.cuda.synchronize()
+
+        begin = time.perf_counter()
+        product()
+        own = time.perf_counter() - begin
+        begin = timeit.default_timer()
+        product()
+        return [
+            own,
+            timeit.default_timer() - begin,
+            timeit.timeit(product, number=2) / 2,
+            timeit.repeat("product()", repeat=1, number=2, globals={"product": product})[0] / 2,
+            benchmark.Timer("x @ x", globals={"x": x}).timeit(10).mean,
+        ]
+
+    (seconds,) = on_ranks(measured, data=False)
+    assert seconds[0] > 1e-3
+    assert seconds == pytest.approx([seconds[0]] * 5, rel=0.02)
+    assert timeit.default_timer is time.perf_counter
 
 
 def test_a_rank_sleeps_in_simulated_time_and_others_go_on() -> None:

@@ -146,6 +146,12 @@ def test_ranks_that_main_starts_as_processes(
         ("def run(ctx): ...\n", {"nproc_per_node": 2}, 2, "spawns its ranks itself"),
         ("x = 1\n", {"nproc_per_node": 9}, 2, "sip8 has 8 devices"),
         ("x = 1\n", {"nproc_per_node": 2, "devices": [3]}, 2, "or name more devices there"),
+        (
+            IMPORTS + "mp.spawn(print, nprocs=2)\n",
+            {"nproc_per_node": 2},
+            1,
+            "each rank runs the whole program: --nproc-per-node starts them",
+        ),
         ("import sys; sys.exit(3)\n", {"nproc_per_node": 2}, 1, "SystemExit: 3"),
         ("import sys; sys.exit(0)\n", {"nproc_per_node": 2}, 0, ""),
         ("from kernbench.torch.nn import Linera\n", {}, 1, "did you mean `torch.nn.Linear`?"),

@@ -47,6 +47,7 @@ def test_a_run_has_a_document_a_status_and_a_time(bench: str) -> None:
         "kernbench": 1,
         "run": "bench",
         "spec": outcome.spec.to_json(),
+        "sim_ps": outcome.sim_ps,
         "results": [{"n": 1}],
     }
     assert outcome.context is not None

@@ -170,6 +170,18 @@ def compared(before: Any, after: Any, **options: Any) -> Comparison:
 ONE = {(1024, "float", "out_of_place"): 4.0}
 
 
+def test_runs_that_measure_nothing_themselves_are_compared_by_their_ends() -> None:
+    def ended(sim_ps: int, *results: Any) -> dict[str, Any]:
+        return {**run(*results), "sim_ps": sim_ps}
+
+    compared = compare(ended(2000), ended(3000))
+    assert [(row.figure, row.before, row.after) for row in compared.rows] == [
+        ("sim_ps", 2000, 3000)
+    ]
+    compared = compare(ended(2000, {"time_us": 1}), ended(3000, {"time_us": 1}))
+    assert [row.figure for row in compared.rows] == ["time_us"]
+
+
 def test_rows_are_told_by_what_they_are_about_and_not_by_how_they_came_out() -> None:
     (row,) = compared(nccl(ONE), nccl(ONE)).rows
     assert (row.row, row.figure) == (
