@@ -1,8 +1,8 @@
 """`time` in ranks: a program that measures itself, or sleeps, does so in simulated time.
 
 Python's own library and the packages that all ranks share wait for real processes and files, so for
-them real time passes. `timeit`, and what measures by it such as `torch.utils.benchmark`, asks for the
-program.
+them real time passes. `timeit` measures for the program, and so does what uses it, such as
+`torch.utils.benchmark`.
 """
 
 import functools
