@@ -385,3 +385,14 @@ def _fused_rms_norm_backward(
         products = grad * normed
         of_weight = (products.sum(rows) if rows else products).to(weight.dtype)
     return slope, of_weight
+
+
+@_implements("_ctc_loss_backward", "Meta")
+@_implements("_ctc_loss_backward.Tensor", "Meta")
+def _ctc_loss_backward_shape(grad: torch.Tensor, log_probs: torch.Tensor, *_: Any) -> torch.Tensor:
+    return _ATEN.empty_like(log_probs)
+
+
+@_implements("_sample_dirichlet", "Meta")
+def _sample_dirichlet_shape(input: torch.Tensor, generator: Any = None) -> torch.Tensor:
+    return _ATEN.empty_like(input)

@@ -34,6 +34,9 @@ _BLANK: Final = frozenset(getattr(torch.ops.aten, name) for name in BLANK)
 ONTO: Final = frozenset((torch.ops.aten.copy_.default, torch.ops.aten._foreach_copy_.default))
 """Copies into tensors that are there, also ones on the other side of the bus."""
 
+_SIZES_LAST: Final = torch.ops.aten._pack_padded_sequence
+"""Gives sizes of batches, too, which the host keeps."""
+
 OF_FLOATS: Final = frozenset((torch.ops.aten.histc.default,))
 """Operations that CUDA has for integers, and a CPU has not."""
 
@@ -50,6 +53,7 @@ class Known:
         cost: What it is on a device.
         defined: Whether a library defines it in Python, as by `torch.library.custom_op`.
         draws: Whether it draws random numbers.
+        fresh: Which of several results are on the device.
         func: The operation.
         onto: Whether it copies into tensors that are there.
         plain: Whether it runs as it is, with numbers.
@@ -66,7 +70,7 @@ class Known:
     """
 
     __slots__ = (
-        *("blank", "collective", "cost", "defined", "draws", "durations", "func"),
+        *("blank", "collective", "cost", "defined", "draws", "durations", "fresh", "func"),
         *("onto", "operands", "plain", "reads", "repeats", "resizes", "run"),
         *("shards", "size", "sizes", "sparse"),
     )
@@ -78,6 +82,7 @@ class Known:
         self.cost: Final = cost_of(func)
         self.defined: Final = defined(func, self.cost)
         self.draws: Final = torch.Tag.nondeterministic_seeded in func.tags
+        self.fresh: Final = slice(-1 if func._overloadpacket is _SIZES_LAST else None)
         self.onto: Final = func in ONTO
         self.resizes: Final = Resizes(func)
         self.plain: Final = data and not (self.draws or func in OF_FLOATS or self.resizes.some)

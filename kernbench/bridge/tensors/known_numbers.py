@@ -149,20 +149,22 @@ class KnownNumbers:
                 )
             )
         written = [one for one in written if is_on_device(one)]
-        results = [one for one in tensors_in(out) if is_on_device(one)]
+        made = list(tensors_in(out))
+        results = [one for one in made if is_on_device(one)]
         if func is _SCALAR and not results and out.is_meta:
             setattr(out.untyped_storage(), _VALUE, args[0])
         if not written and not results:
             return
-        if rule.alone and self._computed(func, rule, args, named, operands, results):
+        if rule.alone and self._computed(func, rule, args, named, operands, made):
             return
         for one in written:
             self.forget(one)
 
     def _computed(
-        self, func: Any, rule: _Rule, args: Any, kwargs: Any, operands: Any, results: Any
+        self, func: Any, rule: _Rule, args: Any, kwargs: Any, operands: Any, made: Any
     ) -> bool:
         """Finds out the numbers of what an operation makes; returns whether they are known."""
+        results = [one for one in made if is_on_device(one)]
         if any(map(_is_large, (*operands, *results))):
             return False
         read = operands[1:] if rule.over or rule.like else operands
@@ -194,9 +196,10 @@ class KnownNumbers:
         except (RuntimeError, IndexError):
             return False  # the CPU has no such operation
         written = {one.untyped_storage()._cdata for one in operands}
-        for one, values in zip(results, tensors_in(found), strict=True):
+        for one, values in zip(made, tensors_in(found), strict=True):
             # The CPU may give less than CUDA beside a result, as of `embedding_bag`.
-            if one.untyped_storage()._cdata not in written and one.shape == values.shape:
+            alike = is_on_device(one) and one.shape == values.shape
+            if alike and one.untyped_storage()._cdata not in written:
                 self.keep(one, partial(_same, values))
         return True
 
