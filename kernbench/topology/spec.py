@@ -404,6 +404,14 @@ KERNELS: Final[dict[str, str | None]] = {
     "embedding_backward": "pointwise",
     "sort": "pointwise",
     "topk": "pointwise",
+    "recurrent": None,
+    "recurrent_backward": "recurrent",
+    "recurrent_layer": None,
+    "recurrent_layer_backward": "recurrent_layer",
+    "recurrent_step": None,
+    "recurrent_step_backward": "recurrent_step",
+    "recurrent_held": None,
+    "recurrent_held_backward": "recurrent_held",
     "row_sum": None,
     "column_sum": None,
     "large_sum": None,
@@ -508,11 +516,13 @@ class KernelSpec:
             matrices: of the rate of the matrix engines.
         element: Operations of the MATH engines for each element of its result; of pools and of
             convolutions of single channels: for each of the window's elements.
-        row: Operations of all MATH engines together for each row, or for each plane of a channel;
+        row: Operations of all MATH engines together for each row, or for each plane of a channel,
+            or for each column of a recurrent step;
             of pools and of convolutions of single channels: for each element of the result; of
             other convolutions: of one PE beside each tile.
         beyond: Columns of a row (of sums: elements; of embeddings: indices) up to which the kernel
-            is a simpler one, without `row` and `launches`.
+            is a simpler one, without `row` and `launches`; of `recurrent_held`: width of the state
+            up to which it is the kernel.
         launches: Launches that it takes, one after another; also what a fixed part of its time is
             counted in.
         alone: Operations of one PE for each element of what one block reads alone, such as a

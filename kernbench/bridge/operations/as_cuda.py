@@ -25,6 +25,7 @@ from torch.nn import functional
 
 from kernbench.bridge.base.here import HERE
 from kernbench.bridge.cuda.autocast import INSTEAD
+from kernbench.bridge.operations import cuda_recurrent
 from kernbench.bridge.operations.cuda_kernels import registered
 from kernbench.bridge.tensors.storages import is_plain, stands_for_another
 from kernbench.kernels.several import counted, ctc_loss, one_hot
@@ -43,6 +44,7 @@ def replacements() -> Iterator[tuple[Any, str, Any]]:
     yield from ((at, "bincount", counted(at.bincount, _is_ours)) for at in (torch, torch.Tensor))
     yield functional, "one_hot", one_hot(torch, _is_one)
     yield torch, "ctc_loss", ctc_loss(torch, _is_ours)
+    yield from cuda_recurrent.replacements(_is_ours)
     mha = torch.backends.mha
     yield mha, "get_fastpath_enabled", _no_fast_path(mha.get_fastpath_enabled)
     name = "_group_tensors_by_device_and_dtype"

@@ -16,6 +16,7 @@ from kernbench.bridge.operations import (
     costs_images,
     costs_lists,
     costs_rows,
+    cuda_recurrent,
 )
 from kernbench.bridge.operations.costs_operands import Formula, by_bytes
 from kernbench.bridge.operations.costs_pointwise import copying, filling, pointwise
@@ -56,6 +57,7 @@ _FORMULAS: Final[dict[Any, Formula]] = {
     **costs_attention.FORMULAS,
     **costs_rows.FORMULAS,
     **costs_images.FORMULAS,
+    **cuda_recurrent.FORMULAS,
     **costs_lists.FORMULAS,
 }
 

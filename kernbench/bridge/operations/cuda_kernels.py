@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 
-from kernbench.bridge.operations import cuda_norms
+from kernbench.bridge.operations import cuda_norms, cuda_recurrent
 
 _ATEN: Final = torch.ops.aten
 _SEED: Final = 1 << 62
@@ -38,6 +38,9 @@ def registered() -> torch.library.Library:
     for name, where, function in _KERNELS:
         # `Library.impl` takes no kernel for `meta` of an operation that a CPU decomposes.
         library.m.impl(name, where, function, False)
+    for name, kernels in cuda_recurrent.KERNELS.items():
+        for where, function in zip(("CPU", "Meta"), kernels, strict=True):
+            library.m.impl(name, where, function, False)
     for name, function in cuda_norms.KERNELS.items():
         for where in ("CPU", "Meta"):
             library.m.impl(name, where, function, False)

@@ -20,6 +20,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from kernbench.bridge.base.here import HERE, Rank
+from kernbench.bridge.base.keys import with_autograd
 from kernbench.bridge.distributed.works import unseen
 from kernbench.bridge.operations import flex_blocks
 from kernbench.bridge.operations.costs_operands import layouts
@@ -266,15 +267,6 @@ def _backward(rank: Rank, library: Library, *args: Any) -> Ran:
     return Ran(out, sums, duration)
 
 
-def _with_autograd() -> Any:
-    """Returns a block in which autograd sees operations, inside of one below autograd."""
-    keys = torch._C.DispatchKey
-    excluded = torch._C._dispatch_tls_local_exclude_set()
-    for key in (keys.AutogradFunctionality, keys.AutogradOther, keys.AutogradNestedTensor):
-        excluded = excluded.remove(key)
-    return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded)
-
-
 def _gradients(
     module: Any,
     query: torch.Tensor,
@@ -299,7 +291,7 @@ def _gradients(
         for one in buffers
     ]
     operands = [one.detach().requires_grad_() for one in (query, key, value)]
-    with torch.enable_grad(), _with_autograd():
+    with torch.enable_grad(), with_autograd():
         again, lse_again, _ = module.math_attention(
             *operands, score_mod, mask, scale, options, tuple(fresh), seen
         )

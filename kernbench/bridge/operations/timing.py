@@ -347,11 +347,10 @@ class TimeMode(TorchDispatchMode):
             raise no_memory(rank, error, on_device=making) from None
 
     def _hold(self, out: Any, cost: Cost) -> None:
-        for value in out if isinstance(out, list | tuple) else (out,):
-            if isinstance(value, torch.Tensor):
-                storage = value.untyped_storage()
-                if storage._cdata not in STORAGES:
-                    self._made(hold(self._rank, storage, on_device=True, of=value), value, cost)
+        for value in tensors_in(out):
+            storage = value.untyped_storage()
+            if storage._cdata not in STORAGES:
+                self._made(hold(self._rank, storage, on_device=True, of=value), value, cost)
 
     def _made(self, held: Held, tensor: torch.Tensor, cost: Cost) -> None:
         """Notes the storage of a result, whose command is about to be issued."""

@@ -1,0 +1,200 @@
+"""LSTM, GRU and plain recurrent networks as one operation of cuDNN, with kernels for a CPU."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from math import prod
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from kernbench.bridge.base.keys import with_autograd
+from kernbench.bridge.operations.costs_gemm import precision_of
+from kernbench.bridge.operations.costs_operands import Formula, layout
+from kernbench.hw.library import Library
+from kernbench.kernels.recurrent import Recurrent, recurrent_ps
+
+_ATEN: Final = torch.ops.aten
+_MODES: Final = ("rnn_relu", "rnn_tanh", "lstm", "gru")
+"""Kinds of networks, by the numbers of cuDNN's modes."""
+
+_GATES: Final = (1, 1, 4, 3)
+"""Gates of a cell, by mode."""
+
+_SEED: Final = 1 << 62
+Tensors = tuple[Any, ...]
+
+
+class Call(NamedTuple):
+    """The last arguments of `_cudnn_rnn`."""
+
+    mode: int
+    hidden_size: int
+    proj_size: int
+    num_layers: int
+    batch_first: bool
+    dropout: float
+    train: bool
+    bidirectional: bool
+    batch_sizes: list[int]
+
+    @property
+    def directions(self) -> int:
+        """How many ways each layer goes."""
+        return 1 + self.bidirectional
+
+
+def replacements(is_ours: Callable[..., bool]) -> Iterator[tuple[Any, str, Any]]:
+    """Yields what is replaced while ranks run: the owner, the name, and what stands there.
+
+    Args:
+        is_ours: Says whether tensors are on a device.
+    """
+    for mode, name in enumerate(_MODES):
+        yield torch._VF, name, _network(getattr(torch._VF, name), mode, is_ours)
+
+
+def _network(
+    real: Callable[..., Tensors], mode: int, is_ours: Callable[..., bool]
+) -> Callable[..., Tensors]:
+    cells = _MODES[mode] == "lstm"
+
+    def network(input: Any, *rest: Any) -> Tensors:
+        """A recurrent network as it is on CUDA, unless cuDNN is switched off."""
+        if not (is_ours(input) and torch.backends.cudnn.enabled and input.is_floating_point()):
+            return real(input, *rest)
+        packed = isinstance(rest[0], torch.Tensor) and rest[0].dtype is torch.int64
+        sizes = rest[0].tolist() if packed else []
+        state, weights, biases, layers, dropout, train, both = rest[packed : packed + 7]
+        batch_first = not packed and rest[7]
+        hx, cx = state if cells else (state, None)
+        hidden = state[-1].shape[2] if cells else state.shape[2]
+        projects = hx.shape[2] if hx.shape[2] != hidden else 0
+        each = (4 if biases else 2) + bool(projects)
+        call = Call(mode, hidden, projects, layers, batch_first, dropout, train, both, sizes)
+        out, hy, cy, *_ = _ATEN._cudnn_rnn(input, weights, each, None, hx, cx, *call, None)
+        return (out, hy, cy) if cells else (out, hy)
+
+    return network
+
+
+def _run(input: Any, weights: Any, each: int, hx: Any, cx: Any, call: Call, seed: Any) -> Tensors:
+    """Runs PyTorch's own network on the CPU; what is dropped follows from the seed."""
+    run = getattr(_ATEN, _MODES[call.mode])
+    state = hx if cx is None else [hx, cx]
+    last = (each >= 4, call.num_layers, call.dropout, call.train, call.bidirectional)
+    generator = torch.default_generator
+    before = generator.get_state()
+    generator.manual_seed(int(seed[:8].view(torch.int64)))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of oneDNN, for networks that it does not have
+            if call.batch_sizes:
+                sizes = torch.LongTensor(call.batch_sizes)
+                out: Tensors = run.data(input, sizes, state, weights, *last)
+            else:
+                out = run.input(input, state, weights, *last, call.batch_first)
+    finally:
+        generator.set_state(before)
+    return out
+
+
+def _shapes(input: Any, hx: Any, cx: Any, call: Call) -> Tensors:
+    """Returns the results without numbers; the last but one is what a gradient needs, in bytes."""
+    width = (call.proj_size or call.hidden_size) * call.directions
+    out = input.new_empty((*input.shape[:-1], width))
+    cells = out.numel() * call.num_layers * (_GATES[call.mode] + 1)
+    kept = cells * input.element_size() if call.train else 0
+    reserve = input.new_empty((max(kept, 8),), dtype=torch.uint8)
+    cy = hx.new_empty(0) if cx is None else _ATEN.empty_like(cx)
+    return out, _ATEN.empty_like(hx), cy, reserve, input.new_empty(0)
+
+
+def _forward_shapes(
+    input: Any, weight: Any, stride: int, buffer: Any, hx: Any, cx: Any, *rest: Any
+) -> Tensors:
+    del weight, stride, buffer
+    return _shapes(input, hx, cx, Call(*rest[:9]))
+
+
+def _forward(
+    input: Any, weight: Any, stride: int, buffer: Any, hx: Any, cx: Any, *rest: Any
+) -> Tensors:
+    del buffer
+    call = Call(*rest[:9])
+    *_, reserve, whole = _shapes(input, hx, cx, call)
+    reserve.zero_()
+    if call.train and call.dropout:
+        reserve[:8].view(torch.int64).random_(0, _SEED)
+    out, hy, *cy = _run(input, weight, stride, hx, cx, call, reserve)
+    return out, hy, cy[0] if cy else hx.new_empty(0), reserve, whole
+
+
+def _backward_shapes(input: Any, weight: Any, stride: int, buffer: Any, hx: Any, *rest: Any) -> Any:
+    del stride, buffer
+    cx, mask = rest[0], rest[-1]
+    given = (input, hx, cx)
+    slopes = [
+        _ATEN.empty_like(one) if asked and one is not None else None
+        for one, asked in zip(given, mask, strict=False)
+    ]
+    return *slopes, [_ATEN.empty_like(one) for one in weight] if mask[3] else []
+
+
+def _backward(
+    input: Any, weight: Any, stride: int, buffer: Any, hx: Any, cx: Any, *rest: Any
+) -> Any:
+    del buffer
+    _, *grads = rest[:4]
+    call, reserve, mask = Call(*rest[4:13]), rest[-2], rest[-1]
+    with torch.enable_grad(), with_autograd():
+        first = [None if one is None else one.detach().requires_grad_() for one in (input, hx, cx)]
+        weights = [one.detach().requires_grad_() for one in weight]
+        found = _run(first[0], weights, stride, first[1], first[2], call, reserve)
+        pairs = [(out, grad) for out, grad in zip(found, grads, strict=False) if grad is not None]
+        wanted = [one for one in (*first, *weights) if one is not None]
+        outs, slopes_of_outs = zip(*pairs, strict=True)
+        slopes = iter(torch.autograd.grad(outs, wanted, slopes_of_outs, materialize_grads=True))
+    of_first = [None if one is None else next(slopes) for one in first]
+    kept = [slope if asked else None for slope, asked in zip(of_first, mask, strict=False)]
+    return *kept, list(slopes) if mask[3] else []
+
+
+KERNELS: Final[dict[str, tuple[Callable[..., Any], Callable[..., Any]]]] = {
+    "_cudnn_rnn": (_forward, _forward_shapes),
+    "_cudnn_rnn_backward": (_backward, _backward_shapes),
+}
+"""Kernels for the CPU and for `meta`, by operation."""
+
+
+def _time(first: int, *, backward: bool) -> Formula:
+    """Returns the time of networks.
+
+    Args:
+        first: Place of the first argument of `Call`.
+    """
+
+    def duration(library: Library, args: Any, kwargs: Any, out: Any) -> int:
+        del kwargs, out
+        call, given = Call(*args[first : first + 9]), layout(args[0])
+        rows = prod(given.shape[:-1])
+        network = Recurrent(
+            _GATES[call.mode],
+            len(call.batch_sizes) or given.shape[call.batch_first],
+            rows,
+            given.shape[-1],
+            call.hidden_size,
+            call.num_layers,
+            call.directions,
+            given.dtype,
+            precision_of("cuda", "rnn") == "tf32",
+        )
+        return recurrent_ps(library, network, backward=backward) if rows else 0
+
+    return duration
+
+
+FORMULAS: Final[dict[Any, Formula]] = {
+    _ATEN._cudnn_rnn: _time(6, backward=False),
+    _ATEN._cudnn_rnn_backward: _time(10, backward=True),
+}
+"""Times of networks, by operation."""
