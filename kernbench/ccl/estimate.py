@@ -7,7 +7,7 @@ message goes on when it arrives. This is an estimate, not a simulation: it does 
 messages of different waves meet.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, permutations
 from typing import Any, Final, NamedTuple, TypeVar
@@ -20,15 +20,16 @@ from kernbench.ccl.costs import launches_of, pass_over
 from kernbench.ccl.operations import OPERATIONS, Ints
 from kernbench.ccl.plan import Algorithm
 from kernbench.ccl.programs import Outline, most_messages, programs_of, refusals
-from kernbench.ccl.rails import Pair
+from kernbench.ccl.rails import Bounds
 from kernbench.ccl.waves import Bools, Events, of_rank_0, sample_of, thinned
 from kernbench.hw.path import Path
 from kernbench.hw.pe import PeCosts
 from kernbench.hw.queue import QueueSpec
 from kernbench.memory import Space
-from kernbench.topology import Link, Topology
+from kernbench.topology import Topology
 from kernbench.topology.alike import Alike, alike_in
 from kernbench.topology.spec import MemorySpec
+from kernbench.topology.ways import Ways, ways_of
 from kernbench.units import PS_PER_S, Bandwidth, Rate, format_bytes
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -162,13 +163,13 @@ class _Group(NamedTuple):
 
     Attributes:
         sips: Device of each.
-        shares: Bounds of rates by sender and receiver.
+        bounds: Of the rates of messages; None if there are none.
         known: The ways between senders and receivers that were looked up, by their numbers.
         alike: The machine if rank 0 stands for all ranks.
     """
 
     sips: tuple[int, ...]
-    shares: Mapping[Pair, Bandwidth]
+    bounds: Bounds | None
     known: dict[bytes, _Pairs]
     alike: Alike | None
 
@@ -292,6 +293,14 @@ def _find_costs(
 def _one_byte(queue: QueueSpec) -> float:
     """Returns the time of a byte of payload on a link of one byte a second, in picoseconds."""
     return PS_PER_S * queue.line.size / queue.line.payload
+
+
+def _from_rank_0(machine: Alike, receivers: Sequence[int]) -> Ways:
+    """Returns the ways from SIP 0 to others; one link stands for all links of its kind."""
+    ways, kinds = list(map(machine.way, receivers)), dict[Hashable, int]()
+    links = [kinds.setdefault(kind, len(kinds)) for way in ways for _, kind in way]
+    forms = [[link for link, _ in way] for way in ways]
+    return Ways(forms, np.arange(len(ways)), np.array(links, np.int64))
 
 
 def _per_second(rate: Rate) -> int:
@@ -466,7 +475,7 @@ class Estimator:
         messages = most_messages(block, chosen.queue.slot_size // _ITEMSIZE, chosen.align)
         programs = programs_of(chosen, operation, self._topology, sips, 0, messages)
         share = -(-block // len(programs))
-        found, shares, alike = list[Outline](), None, alike_in(self._topology, sips)
+        found, bounds, alike = list[Outline](), None, alike_in(self._topology, sips)
         if alike is not None:
             told = [program.told_by_one(alike) for program in programs]
             found = [Outline(plan) for plan in told if plan is not None]
@@ -477,12 +486,12 @@ class Estimator:
             if outline is None:
                 return None
             found.append(outline)
-            shares = program.shares
-            if shares is not None:
+            bounds = program.bounds
+            if bounds is not None:
                 break  # channels that keep out of each other's way: one tells the time of all
         chunk = -(-share // found[0].plan.parts)
         chunk = -(-chunk // chosen.align) * chosen.align * _ITEMSIZE
-        return _Planned(found, chunk, _Group(sips, shares or {}, {}, alike))
+        return _Planned(found, chunk, _Group(sips, bounds, {}, alike))
 
     def _kinds_of(self, sips: tuple[int, ...]) -> frozenset[int]:
         changed = self._system.sips.changed
@@ -562,42 +571,38 @@ class Estimator:
 
     def _pairs_of(self, numbers: Ints, queue: QueueSpec, group: _Group) -> _Pairs:
         """Returns the ways between ranks; `sender * ranks + receiver` is the number of a pair."""
-        sips, n, one_byte = group.sips, len(group.sips), _one_byte(queue)
-        # Ways over equal links take equal times, and most ways of a large machine are alike.
-        alike: dict[Hashable, tuple[float, float, float]] = {}
-        places: dict[Hashable, int] = {}
-        times, counts, links = [], [], []
-        rates: list[float] = []
-        for sender, receiver in (divmod(number, n) for number in numbers.tolist()):
-            feed = queue.feed(self._kinds[self._system.kind_of(sips[sender])].pe.dma)
-            feed = min(feed, group.shares.get((sender, receiver), feed), key=_per_second)
-            route, names = self._way(sender, receiver, group)
-            key = feed, *[(link.bandwidth, link.latency, link.kind) for link in route]
-            found = alike.get(key)
-            if found is None:
-                path = Path(route, feed, 1)
-                stages = [one_byte / hop.bandwidth.per_second for hop in path.hops]
-                found = alike[key] = float(path.latency), max(stages), sum(stages[1:])
-            times.append(found)
-            counts.append(len(route))
-            for link, name in zip(route, names, strict=True):
-                place = places.setdefault(name, len(places))
-                links.append(place)
-                if place == len(rates):
-                    rates.append(float(link.bandwidth.per_second))
-        latency, per_byte, heads = np.array(times).reshape(-1, 3).T
-        numbered = np.array(counts), np.array(links, np.int64)
-        return _Pairs(latency, per_byte, heads, *numbered, np.array(rates))
-
-    def _way(
-        self, sender: int, receiver: int, group: _Group
-    ) -> tuple[Sequence[Link], Sequence[Hashable]]:
-        """Returns the links between two ranks, and what tells each from others."""
+        senders, receivers = np.divmod(numbers, len(group.sips))
         if group.alike is None:
-            route = self._topology.sip_route(group.sips[sender], group.sips[receiver])
-            return route, [link.index for link in route]
-        way = group.alike.way(receiver)
-        return tuple(link for link, _ in way), [kind for _, kind in way]
+            sips = np.array(group.sips, np.int64)
+            ways = ways_of(self._topology, sips[senders], sips[receivers])
+        else:
+            ways = _from_rank_0(group.alike, receivers.tolist())
+        feeds = self._feeds(senders, receivers, queue, group)
+        # Ways over equal links take equal times, and most ways of a large machine are alike.
+        kinds, which = np.unique(feeds * len(ways.forms) + ways.form, return_inverse=True)
+        one_byte, times = _one_byte(queue), list[tuple[float, float, float]]()
+        for feed, form in (divmod(kind, len(ways.forms)) for kind in kinds.tolist()):
+            path = Path(ways.forms[form], Bandwidth(feed), 1)
+            stages = [one_byte / hop.bandwidth.per_second for hop in path.hops]
+            times.append((float(path.latency), max(stages), sum(stages[1:])))
+        latency, per_byte, heads = np.array(times).reshape(-1, 3)[which].T
+        numbered, links = np.unique(ways.links, return_inverse=True)
+        rates = np.zeros(len(numbered))
+        rates[links] = ways.rates
+        return _Pairs(latency, per_byte, heads, ways.counts, links, rates)
+
+    def _feeds(self, senders: Ints, receivers: Ints, queue: QueueSpec, group: _Group) -> Ints:
+        """Returns the rate at which messages enter their first links, in bytes a second."""
+        rates = np.array([queue.feed(kind.pe.dma).per_second for kind in self._kinds], np.int64)
+        if self._system.sips.changed:
+            kinds = np.array(list(map(self._system.kind_of, group.sips)), np.int64)
+            found = rates[kinds][senders]
+        else:
+            found = np.full(len(senders), rates[self._system.kind_of(group.sips[0])])
+        if group.bounds is None:
+            return found
+        bounded = group.bounds.after[senders] == receivers
+        return np.where(bounded, np.minimum(found, group.bounds.rates[senders]), found)
 
     def _find_slowest(self, kinds: frozenset[int]) -> PeCosts:
         """Returns a PE whose every part is as slow as the slowest among SIPs of some kinds."""

@@ -29,6 +29,12 @@ _SAMPLED: Final = 1 << 12
 _ROUNDS: Final = 16
 """How often a table of waves is brought up to date before they are found one by one."""
 
+_MANY_ROUNDS: Final = 4
+"""The same, of a table of many lanes, of which each time takes as long as some of the waves."""
+
+_MANY_LANES: Final = 1 << 10
+"""Lanes times rounds from which on a table has many lanes."""
+
 
 @dataclass(frozen=True)
 class Events:
@@ -162,7 +168,7 @@ def _waves(active: Bools, posted: Ints, taken: Ints) -> Ints:
     order = np.cumsum(active, axis=0) - 1
     wave = order.copy()
     flat = wave.reshape(-1)
-    for _ in range(_ROUNDS):
+    for _ in range(min(_ROUNDS, max(_MANY_ROUNDS, _MANY_LANES // active.shape[1]))):
         if not (flat[taken] < flat[posted]).any():
             return wave
         flat[taken] = np.maximum(flat[taken], flat[posted])
