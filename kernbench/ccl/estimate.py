@@ -129,12 +129,11 @@ class _Planned(NamedTuple):
         Args:
             sample: Number of steps; None for all.
         """
-        plans = [
-            each.of_ranks(each.plan if sample is None else thinned(each.plan, sample))
-            for each in self.outlines
-        ]
-        if self.group.alike is not None:
-            plans = [of_rank_0(plan) for plan in plans]
+        alone = self.group.alike is not None
+        plans = [of_rank_0(each.plan) if alone else each.plan for each in self.outlines]
+        if sample is not None:
+            plans = [thinned(plan, sample) for plan in plans]
+        plans = [each.of_ranks(plan) for each, plan in zip(self.outlines, plans, strict=True)]
         return Events.of(plans, len(self.group.sips), self.group.alike)
 
 
