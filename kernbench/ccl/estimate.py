@@ -87,6 +87,8 @@ class _Ways:
         links: Number of every link of every message, one message after another.
         most: Number of links.
         hops: Number of links of each message.
+        places: A number for each entry of `links`: the same for the same link in the same wave.
+        bases: The least number of each wave, and one behind the largest of all.
         loads: Time of all messages of the wave on each entry of `links`.
     """
 
@@ -97,6 +99,8 @@ class _Ways:
     links: Ints
     most: int
     hops: Ints
+    places: Ints
+    bases: Ints
     loads: Floats
 
 
@@ -205,34 +209,61 @@ class _Costs:
     meets: Bools
 
 
-def _cross(
-    link_free: Floats, links: Ints, loads: Floats, hops: Ints, begin: Floats
-) -> tuple[Floats, Floats, Floats]:
-    """Sends the messages of a wave over their links.
+class _Crossing:
+    """Sends the messages of one wave after the other over their links.
+
+    Most of it is found for all waves at once: long chains have a wave for each rank.
 
     Args:
-        link_free: When each link is free of earlier waves; brought up to date.
-        links: Index of every link of every message, one message after another.
-        loads: Time of all messages of the wave on each entry of `links`.
-        hops: Number of links of each message.
-        begin: When each message may leave.
-
-    Returns:
-        When each message leaves, since links may be busy, when its first link is free again, and
-        when the last of its links is.
+        ways: Of all messages.
+        borders: Where the exchanges of each wave begin, and those of the last one end.
     """
-    if not len(links):
-        return begin, begin, begin
-    some = hops > 0
-    first = (np.cumsum(hops) - hops)[some]
-    begin[some] = np.maximum(begin[some], np.maximum.reduceat(link_free[links], first))
-    since = np.full(len(link_free), np.inf)
-    np.minimum.at(since, links, np.repeat(begin, hops))
-    link_free[links] = np.maximum(link_free, since)[links] + loads
-    gone, through = begin.copy(), begin.copy()
-    gone[some] = link_free[links[first]]
-    through[some] = np.maximum.reduceat(link_free[links], first)
-    return begin, gone, through
+
+    def __init__(self, ways: _Ways, borders: Ints) -> None:
+        self._free: Final = np.zeros(ways.most)  # when each link is free of earlier waves
+        self._ways: Final = ways
+        ends = np.cumsum(ways.hops)
+        firsts = ends - ways.hops
+        some = np.flatnonzero(ways.hops)
+        bounds = np.searchsorted(some, borders)
+        entries = np.append(firsts, ends[-1:])[borders]
+        low, sizes = borders[:-1], np.diff(ways.bases)
+        self._bounds: Final = bounds.tolist()
+        self._entries: Final = entries.tolist()
+        self._sizes: Final = sizes.tolist()
+        # Counted from where the wave begins.
+        self._some: Final = some - np.repeat(low, np.diff(bounds))
+        self._first: Final = firsts[some] - np.repeat(entries[:-1], np.diff(bounds))
+        owner = np.repeat(np.arange(len(ways.hops)), ways.hops)
+        self._owner: Final = owner - np.repeat(low, np.diff(entries))
+        self._place: Final = ways.places - np.repeat(ways.bases[:-1], np.diff(entries))
+
+    def of(self, wave: int, begin: Floats) -> tuple[Floats, Floats, Floats]:
+        """Sends the messages of a wave.
+
+        Args:
+            wave: Its number.
+            begin: When each message may leave.
+
+        Returns:
+            When each message leaves, since links may be busy, when its first link is free again,
+            and when the last of its links is.
+        """
+        some = slice(self._bounds[wave], self._bounds[wave + 1])
+        used = slice(self._entries[wave], self._entries[wave + 1])
+        if used.start == used.stop:
+            return begin, begin, begin
+        which, first = self._some[some], self._first[some]
+        links, place = self._ways.links[used], self._place[used]
+        free = self._free[links]
+        begin[which] = np.maximum(begin[which], np.maximum.reduceat(free, first))
+        since = np.full(self._sizes[wave], np.inf)
+        np.minimum.at(since, place, begin[self._owner[used]])
+        self._free[links] = free = np.maximum(free, since[place]) + self._ways.loads[used]
+        gone, through = begin.copy(), begin.copy()
+        gone[which] = free[first]
+        through[which] = np.maximum.reduceat(free, first)
+        return begin, gone, through
 
 
 def _find_costs(
@@ -501,30 +532,32 @@ class Estimator:
         if not len(events.lane):
             return 0.0
         slowest, ways, costs = self._priced(events, planned, queue)
-        clock, port_free = np.zeros(events.lanes), np.zeros(events.lanes)
-        link_free, arrival = np.zeros(ways.most), np.zeros(len(events.lane))
+        issue, clock, port_free = slowest.pe.issue, np.zeros(events.lanes), np.zeros(events.lanes)
+        arrival = np.zeros(len(events.lane))
         borders = np.flatnonzero(np.diff(events.wave, prepend=-1, append=events.wave[-1] + 1))
-        ends = np.concatenate([[0], np.cumsum(ways.hops)])
-        for low, high in pairwise(borders.tolist()):
-            wave, used = slice(low, high), slice(int(ends[low]), int(ends[high]))
-            lanes, sends, matched = events.lane[wave], events.sends[wave], events.matched[wave]
-            now = clock[lanes] + slowest.pe.issue
-            begin = np.maximum(now + costs.load[wave], port_free[lanes])
-            begin = np.where(costs.meets[wave], np.maximum(begin, clock[events.to[wave]]), begin)
-            begin, gone, through = _cross(
-                link_free, ways.links[used], ways.loads[used], ways.hops[wave], begin
-            )
+        crossing = _Crossing(ways, borders)
+        accepted = np.maximum(costs.local, costs.posted[events.matched])
+        receives = events.matched >= 0
+        meets = np.logical_or.reduceat(costs.meets, borders[:-1]).tolist()
+        for number, (low, high) in enumerate(pairwise(borders.tolist())):
+            wave = slice(low, high)
+            lanes, sends, load = events.lane[wave], events.sends[wave], costs.load[wave]
+            lasting, matched = costs.lasting[wave], events.matched[wave]
+            free, now = port_free[lanes], clock[lanes] + issue
+            begin = np.maximum(now + load, free)
+            if meets[number]:
+                others = np.maximum(begin, clock[events.to[wave]])
+                begin = np.where(costs.meets[wave], others, begin)
+            begin, gone, through = crossing.of(number, begin)
             # A rank goes on when the message has left: that another one holds it up further on, as
             # where all send to one rank, keeps no later message to another rank.
-            gone = np.maximum(gone, begin + costs.lasting[wave])
-            through = np.maximum(through, begin + costs.lasting[wave])
-            port_free[lanes] = np.where(sends, gone, port_free[lanes])
-            arrival[wave] = through + costs.flight[wave]
-            left = np.where(sends, begin - costs.load[wave] + costs.posted[wave], 0)
-            ready = now + np.maximum(costs.local[wave], costs.posted[matched])
-            got = np.maximum(arrival[matched], ready) + costs.store[wave]
+            last = begin + lasting
+            port_free[lanes] = np.where(sends, np.maximum(gone, last), free)
+            arrival[wave] = np.maximum(through, last) + costs.flight[wave]
+            left = np.where(sends, begin - load + costs.posted[wave], 0)
+            got = np.maximum(arrival[matched], now + accepted[wave]) + costs.store[wave]
             clock[lanes] = np.maximum(
-                np.maximum(now + costs.moved[wave], left), np.where(matched >= 0, got, 0)
+                np.maximum(now + costs.moved[wave], left), np.where(receives[wave], got, 0)
             )
         return float(max(clock.max(), port_free.max()))
 
@@ -549,9 +582,12 @@ class Estimator:
         ends = np.cumsum(hops)
         first = (np.cumsum(counts) - counts)[which] - (ends - hops)
         links = pairs.links[np.arange(ends[-1]) + np.repeat(first, hops)]
+        waves = int(events.wave[-1]) + 1 if len(events.wave) else 0
         place = np.repeat(events.wave, hops) * len(rates) + links
+        bases = np.arange(waves + 1) * len(rates)
         if len(place) and place.max() > _SPARSE * len(place):
-            place = np.unique(place, return_inverse=True)[1]
+            found, place = np.unique(place, return_inverse=True)
+            bases = np.searchsorted(found, bases)
         loads = np.bincount(place, np.repeat(nbytes, hops) * rates[links])[place]
         shared = np.zeros(len(which))
         if len(links):
@@ -565,6 +601,8 @@ class Estimator:
             links,
             len(rates),
             hops,
+            place,
+            bases,
             loads,
         )
 

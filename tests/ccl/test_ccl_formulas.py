@@ -196,15 +196,33 @@ def test_waves_are_the_earliest_that_messages_allow(
         assert plan is not None
         quick = Events.of([plan], ranks)
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(waves, "_without_gaps", lambda *_: None)
+            settled = Events.of([plan], ranks)
             patch.setattr(waves, "_ROUNDS", 0)
             events = Events.of([plan], ranks)
         assert np.array_equal(quick.wave, events.wave)
+        assert np.array_equal(settled.wave, events.wave)
         last: dict[int, int] = {}  # wave of the latest exchange of each lane
         exchanges = zip(events.lane, events.wave, events.matched, strict=True)
         for lane, wave, matched in exchanges:
             sent = events.wave[matched] if matched >= 0 else 0
             assert wave == max(last.get(lane, -1) + 1, sent)
             last[lane] = wave
+
+
+def test_a_chain_of_many_ranks_goes_on_without_gaps() -> None:
+    plan = plan_of(chain.broadcast, Setting("broadcast", 3000, 7, (3000,), 0, 1, 20))
+    assert plan is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(waves, "_one_by_one", None)
+        events = Events.of([plan], 3000)
+    assert events.wave.max() == plan.parts + 3000 - 3
+
+
+@given(st.lists(st.integers(0, 1 << 40) | st.integers(0, 9), max_size=50))
+def test_numbers_are_sorted_by_their_digits(numbers: list[int]) -> None:
+    found = np.array(numbers, np.int64)
+    assert np.array_equal(waves._sorted(found), np.argsort(found, kind="stable"))
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8, 12, 13, 32, 47])
