@@ -32,7 +32,7 @@ _DIGIT: Final = (1 << _DIGIT_BITS) - 1
 _ROUNDS: Final = 16
 """How often a table of waves is brought up to date before they are found one by one."""
 
-_MANY_ROUNDS: Final = 4
+_MANY_ROUNDS: Final = 1
 """The same, of a table of many lanes, of which each time takes as long as some of the waves."""
 
 _MANY_LANES: Final = 1 << 10
