@@ -10,6 +10,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+
 
 class Around:
     """By rank, the rank so many places further round a ring: `(rank + places) % ranks`.
@@ -66,7 +68,7 @@ class Around:
             count: Number of steps; at least one.
         """
         places = (first + by * np.arange(count)) % self.ranks
-        return Turns((self + first) % self.ranks, places.tolist())
+        return Turns((self + first) % self.ranks, places)
 
 
 class Turns(NamedTuple):
@@ -78,7 +80,7 @@ class Turns(NamedTuple):
     """
 
     first: Around
-    places: list[int]
+    places: Ints
 
 
 _UNKNOWN: Final = "not known of all ranks at once"
@@ -98,10 +100,11 @@ class Column:
         # How the rows go on: 0 all alike, -1 or 1 each the one before moved by so many ranks.
         self._shift: int | None = None
         self._line: list[int] = []
-        self._numbers: list[int] | None = []
+        # Numbers that are the same for all ranks, each with how many steps it stands for.
+        self._numbers: list[tuple[int, int]] | None = []
         self._rows: list[Any] | None = None
         # How many places round the ring each row's numbers are from the ranks.
-        self._places: list[int] | None = None
+        self._places: list[Ints] | None = None
 
     def append(self, row: Any) -> None:
         """Adds a step.
@@ -118,7 +121,7 @@ class Column:
         elif isinstance(row, np.ndarray):
             self._append_array(row)
         elif self._numbers is not None:
-            self._numbers.append(int(row))
+            self._numbers.append((int(row), 1))
         else:
             self._give_up(row)
         self._last = row
@@ -132,9 +135,9 @@ class Column:
         """
         around = isinstance(rows[0], Around)
         if around and self._adds_places:
-            self._add_places([row.places for row in rows])
+            self._add_places(np.array([row.places for row in rows]))
         elif not around and self._numbers is not None:
-            self._numbers += map(int, rows)
+            self._numbers += [(int(row), 1) for row in rows]
         else:
             for row in rows:
                 self.append(row)
@@ -142,30 +145,46 @@ class Column:
         self._last = rows[-1]
         self._count += len(rows)
 
+    def repeat(self, number: int, count: int) -> None:
+        """Adds several steps with one number; at least one."""
+        if self._numbers is None:
+            self.extend([number] * count)
+            return
+        self._numbers.append((int(number), count))
+        self._last = number
+        self._count += count
+
     def turn(self, turns: Turns) -> None:
         """Adds several steps round the ring."""
+        last = int(turns.places[-1])
         if not self._adds_places:
-            for places in turns.places:
+            for places in turns.places.tolist():
                 self.append(Around(self._ranks, places))
             return
         self._add_places(turns.places)
-        self._last = Around(self._ranks, turns.places[-1])
+        self._last = Around(self._ranks, last)
         self._count += len(turns.places)
 
     @property
     def _adds_places(self) -> bool:
         return self._places is not None or not self._count
 
-    def _add_places(self, places: list[int]) -> None:
+    def _add_places(self, places: Ints) -> None:
         if self._places is None:
             self._places, self._numbers = [], None
-        self._places += places
+        self._places.append(places)
+
+    @staticmethod
+    def _joined(places: list[Ints]) -> Ints:
+        """Returns the places of all steps, and keeps them so."""
+        places[:] = [np.concatenate(places)]
+        return places[0]
 
     def _append_around(self, row: Around) -> None:
         if self._places is None and not self._count:
             self._places, self._numbers = [], None
         if self._places is not None:
-            self._places.append(row.places)
+            self._places.append(np.array([row.places]))
         elif self._rows is not None:
             self._rows.append(self._around(row.places))
         else:
@@ -202,11 +221,11 @@ class Column:
     def row(self, step: int) -> Any:
         """Returns a step: a number, or an array over ranks."""
         if self._places is not None:
-            return self._around(self._places[step])
+            return self._around(int(self._joined(self._places)[step]))
         if self._rows is not None:
             return self._rows[step]
         if self._numbers is not None:
-            return self._numbers[step]
+            return self._each(self._numbers)[step]
         if not self._shift:
             return self._last
         line = np.array(self._line[step : step + self._ranks], self._last.dtype)
@@ -215,9 +234,10 @@ class Column:
     def of(self, rank: int) -> list[int]:
         """Returns the numbers of a rank, step by step."""
         if self._places is not None:
-            return [(rank + places) % self._ranks for places in self._places]
+            found: list[int] = ((rank + self._joined(self._places)) % self._ranks).tolist()
+            return found
         if self._numbers is not None:
-            return self._numbers
+            return self._each(self._numbers)
         if self._shift:
             first = rank if self._shift < 0 else self._ranks - 1 - rank
             return self._line[first : first + self._count]
@@ -235,23 +255,31 @@ class Column:
         """Returns all steps as an array over steps and ranks, which nobody may write to."""
         shape = self._count, self._ranks
         if self._places is not None:
-            return self._table_around(self._places, dtype)
+            return self._table_around(self._joined(self._places), dtype)
         if self._rows is not None or not self._count:
             table = np.empty(shape, dtype)
             for step, row in enumerate(self._rows or ()):
                 table[step] = row
             return table
         if self._numbers is not None:
-            alike = len(set(self._numbers)) == 1
-            numbers = np.array(self._numbers[:1] if alike else self._numbers, dtype)
-            return np.broadcast_to(numbers if alike else numbers[:, None], shape)
+            numbers, counts = map(list, zip(*self._numbers, strict=True))
+            if len(set(numbers)) == 1:
+                return np.broadcast_to(np.array(numbers[:1], dtype), shape)
+            return np.broadcast_to(np.repeat(np.array(numbers, dtype), counts)[:, None], shape)
         if not self._shift:
             return np.broadcast_to(np.asarray(self._last, dtype), shape)
         line = np.array(self._line, dtype)
         windows = np.lib.stride_tricks.sliding_window_view(line, self._ranks)
         return windows if self._shift < 0 else windows[:, ::-1]
 
-    def _table_around(self, places: list[int], dtype: Any) -> Any:
+    @staticmethod
+    def _each(numbers: list[tuple[int, int]]) -> list[int]:
+        """Returns the number of each step, and keeps them so."""
+        if any(count > 1 for _, count in numbers):
+            numbers[:] = [(number, 1) for number, count in numbers for _ in range(count)]
+        return [number for number, _ in numbers]
+
+    def _table_around(self, places: Ints, dtype: Any) -> Any:
         ranks, shape = self._ranks, (self._count, self._ranks)
         by = np.diff(places) % ranks
         step = int(by[0]) if len(by) and (by == by[0]).all() else 0
@@ -266,4 +294,4 @@ class Column:
             return windows[:, ::-1]
         line = np.arange(2 * ranks) % ranks
         windows = np.lib.stride_tricks.sliding_window_view(line.astype(dtype), ranks)
-        return windows[np.array(places) % ranks]
+        return windows[places % ranks]

@@ -7,7 +7,7 @@ message goes on when it arrives. This is an estimate, not a simulation: it does 
 messages of different waves meet.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, permutations
 from typing import Any, Final, NamedTuple, TypeVar
@@ -20,15 +20,16 @@ from kernbench.ccl.costs import launches_of, pass_over
 from kernbench.ccl.operations import OPERATIONS, Ints
 from kernbench.ccl.plan import Algorithm
 from kernbench.ccl.programs import Outline, most_messages, programs_of, refusals
-from kernbench.ccl.rails import Pair
+from kernbench.ccl.rails import Bounds
 from kernbench.ccl.waves import Bools, Events, of_rank_0, sample_of, thinned
 from kernbench.hw.path import Path
 from kernbench.hw.pe import PeCosts
 from kernbench.hw.queue import QueueSpec
 from kernbench.memory import Space
-from kernbench.topology import Link, Topology
+from kernbench.topology import Topology
 from kernbench.topology.alike import Alike, alike_in
 from kernbench.topology.spec import MemorySpec
+from kernbench.topology.ways import Ways, ways_of
 from kernbench.units import PS_PER_S, Bandwidth, Rate, format_bytes
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -86,6 +87,8 @@ class _Ways:
         links: Number of every link of every message, one message after another.
         most: Number of links.
         hops: Number of links of each message.
+        places: A number for each entry of `links`: the same for the same link in the same wave.
+        bases: The least number of each wave, and one behind the largest of all.
         loads: Time of all messages of the wave on each entry of `links`.
     """
 
@@ -96,6 +99,8 @@ class _Ways:
     links: Ints
     most: int
     hops: Ints
+    places: Ints
+    bases: Ints
     loads: Floats
 
 
@@ -128,12 +133,11 @@ class _Planned(NamedTuple):
         Args:
             sample: Number of steps; None for all.
         """
-        plans = [
-            each.of_ranks(each.plan if sample is None else thinned(each.plan, sample))
-            for each in self.outlines
-        ]
-        if self.group.alike is not None:
-            plans = [of_rank_0(plan) for plan in plans]
+        alone = self.group.alike is not None
+        plans = [of_rank_0(each.plan) if alone else each.plan for each in self.outlines]
+        if sample is not None:
+            plans = [thinned(plan, sample) for plan in plans]
+        plans = [each.of_ranks(plan) for each, plan in zip(self.outlines, plans, strict=True)]
         return Events.of(plans, len(self.group.sips), self.group.alike)
 
 
@@ -162,13 +166,13 @@ class _Group(NamedTuple):
 
     Attributes:
         sips: Device of each.
-        shares: Bounds of rates by sender and receiver.
+        bounds: Of the rates of messages; None if there are none.
         known: The ways between senders and receivers that were looked up, by their numbers.
         alike: The machine if rank 0 stands for all ranks.
     """
 
     sips: tuple[int, ...]
-    shares: Mapping[Pair, Bandwidth]
+    bounds: Bounds | None
     known: dict[bytes, _Pairs]
     alike: Alike | None
 
@@ -205,34 +209,61 @@ class _Costs:
     meets: Bools
 
 
-def _cross(
-    link_free: Floats, links: Ints, loads: Floats, hops: Ints, begin: Floats
-) -> tuple[Floats, Floats, Floats]:
-    """Sends the messages of a wave over their links.
+class _Crossing:
+    """Sends the messages of one wave after the other over their links.
+
+    Most of it is found for all waves at once: long chains have a wave for each rank.
 
     Args:
-        link_free: When each link is free of earlier waves; brought up to date.
-        links: Index of every link of every message, one message after another.
-        loads: Time of all messages of the wave on each entry of `links`.
-        hops: Number of links of each message.
-        begin: When each message may leave.
-
-    Returns:
-        When each message leaves, since links may be busy, when its first link is free again, and
-        when the last of its links is.
+        ways: Of all messages.
+        borders: Where the exchanges of each wave begin, and those of the last one end.
     """
-    if not len(links):
-        return begin, begin, begin
-    some = hops > 0
-    first = (np.cumsum(hops) - hops)[some]
-    begin[some] = np.maximum(begin[some], np.maximum.reduceat(link_free[links], first))
-    since = np.full(len(link_free), np.inf)
-    np.minimum.at(since, links, np.repeat(begin, hops))
-    link_free[links] = np.maximum(link_free, since)[links] + loads
-    gone, through = begin.copy(), begin.copy()
-    gone[some] = link_free[links[first]]
-    through[some] = np.maximum.reduceat(link_free[links], first)
-    return begin, gone, through
+
+    def __init__(self, ways: _Ways, borders: Ints) -> None:
+        self._free: Final = np.zeros(ways.most)  # when each link is free of earlier waves
+        self._ways: Final = ways
+        ends = np.cumsum(ways.hops)
+        firsts = ends - ways.hops
+        some = np.flatnonzero(ways.hops)
+        bounds = np.searchsorted(some, borders)
+        entries = np.append(firsts, ends[-1:])[borders]
+        low, sizes = borders[:-1], np.diff(ways.bases)
+        self._bounds: Final = bounds.tolist()
+        self._entries: Final = entries.tolist()
+        self._sizes: Final = sizes.tolist()
+        # Counted from where the wave begins.
+        self._some: Final = some - np.repeat(low, np.diff(bounds))
+        self._first: Final = firsts[some] - np.repeat(entries[:-1], np.diff(bounds))
+        owner = np.repeat(np.arange(len(ways.hops)), ways.hops)
+        self._owner: Final = owner - np.repeat(low, np.diff(entries))
+        self._place: Final = ways.places - np.repeat(ways.bases[:-1], np.diff(entries))
+
+    def of(self, wave: int, begin: Floats) -> tuple[Floats, Floats, Floats]:
+        """Sends the messages of a wave.
+
+        Args:
+            wave: Its number.
+            begin: When each message may leave.
+
+        Returns:
+            When each message leaves, since links may be busy, when its first link is free again,
+            and when the last of its links is.
+        """
+        some = slice(self._bounds[wave], self._bounds[wave + 1])
+        used = slice(self._entries[wave], self._entries[wave + 1])
+        if used.start == used.stop:
+            return begin, begin, begin
+        which, first = self._some[some], self._first[some]
+        links, place = self._ways.links[used], self._place[used]
+        free = self._free[links]
+        begin[which] = np.maximum(begin[which], np.maximum.reduceat(free, first))
+        since = np.full(self._sizes[wave], np.inf)
+        np.minimum.at(since, place, begin[self._owner[used]])
+        self._free[links] = free = np.maximum(free, since[place]) + self._ways.loads[used]
+        gone, through = begin.copy(), begin.copy()
+        gone[which] = free[first]
+        through[which] = np.maximum.reduceat(free, first)
+        return begin, gone, through
 
 
 def _find_costs(
@@ -292,6 +323,14 @@ def _find_costs(
 def _one_byte(queue: QueueSpec) -> float:
     """Returns the time of a byte of payload on a link of one byte a second, in picoseconds."""
     return PS_PER_S * queue.line.size / queue.line.payload
+
+
+def _from_rank_0(machine: Alike, receivers: Sequence[int]) -> Ways:
+    """Returns the ways from SIP 0 to others; one link stands for all links of its kind."""
+    ways, kinds = list(map(machine.way, receivers)), dict[Hashable, int]()
+    links = [kinds.setdefault(kind, len(kinds)) for way in ways for _, kind in way]
+    forms = [[link for link, _ in way] for way in ways]
+    return Ways(forms, np.arange(len(ways)), np.array(links, np.int64))
 
 
 def _per_second(rate: Rate) -> int:
@@ -466,7 +505,7 @@ class Estimator:
         messages = most_messages(block, chosen.queue.slot_size // _ITEMSIZE, chosen.align)
         programs = programs_of(chosen, operation, self._topology, sips, 0, messages)
         share = -(-block // len(programs))
-        found, shares, alike = list[Outline](), None, alike_in(self._topology, sips)
+        found, bounds, alike = list[Outline](), None, alike_in(self._topology, sips)
         if alike is not None:
             told = [program.told_by_one(alike) for program in programs]
             found = [Outline(plan) for plan in told if plan is not None]
@@ -477,12 +516,12 @@ class Estimator:
             if outline is None:
                 return None
             found.append(outline)
-            shares = program.shares
-            if shares is not None:
+            bounds = program.bounds
+            if bounds is not None:
                 break  # channels that keep out of each other's way: one tells the time of all
         chunk = -(-share // found[0].plan.parts)
         chunk = -(-chunk // chosen.align) * chosen.align * _ITEMSIZE
-        return _Planned(found, chunk, _Group(sips, shares or {}, {}, alike))
+        return _Planned(found, chunk, _Group(sips, bounds, {}, alike))
 
     def _kinds_of(self, sips: tuple[int, ...]) -> frozenset[int]:
         changed = self._system.sips.changed
@@ -493,30 +532,32 @@ class Estimator:
         if not len(events.lane):
             return 0.0
         slowest, ways, costs = self._priced(events, planned, queue)
-        clock, port_free = np.zeros(events.lanes), np.zeros(events.lanes)
-        link_free, arrival = np.zeros(ways.most), np.zeros(len(events.lane))
+        issue, clock, port_free = slowest.pe.issue, np.zeros(events.lanes), np.zeros(events.lanes)
+        arrival = np.zeros(len(events.lane))
         borders = np.flatnonzero(np.diff(events.wave, prepend=-1, append=events.wave[-1] + 1))
-        ends = np.concatenate([[0], np.cumsum(ways.hops)])
-        for low, high in pairwise(borders.tolist()):
-            wave, used = slice(low, high), slice(int(ends[low]), int(ends[high]))
-            lanes, sends, matched = events.lane[wave], events.sends[wave], events.matched[wave]
-            now = clock[lanes] + slowest.pe.issue
-            begin = np.maximum(now + costs.load[wave], port_free[lanes])
-            begin = np.where(costs.meets[wave], np.maximum(begin, clock[events.to[wave]]), begin)
-            begin, gone, through = _cross(
-                link_free, ways.links[used], ways.loads[used], ways.hops[wave], begin
-            )
+        crossing = _Crossing(ways, borders)
+        accepted = np.maximum(costs.local, costs.posted[events.matched])
+        receives = events.matched >= 0
+        meets = np.logical_or.reduceat(costs.meets, borders[:-1]).tolist()
+        for number, (low, high) in enumerate(pairwise(borders.tolist())):
+            wave = slice(low, high)
+            lanes, sends, load = events.lane[wave], events.sends[wave], costs.load[wave]
+            lasting, matched = costs.lasting[wave], events.matched[wave]
+            free, now = port_free[lanes], clock[lanes] + issue
+            begin = np.maximum(now + load, free)
+            if meets[number]:
+                others = np.maximum(begin, clock[events.to[wave]])
+                begin = np.where(costs.meets[wave], others, begin)
+            begin, gone, through = crossing.of(number, begin)
             # A rank goes on when the message has left: that another one holds it up further on, as
             # where all send to one rank, keeps no later message to another rank.
-            gone = np.maximum(gone, begin + costs.lasting[wave])
-            through = np.maximum(through, begin + costs.lasting[wave])
-            port_free[lanes] = np.where(sends, gone, port_free[lanes])
-            arrival[wave] = through + costs.flight[wave]
-            left = np.where(sends, begin - costs.load[wave] + costs.posted[wave], 0)
-            ready = now + np.maximum(costs.local[wave], costs.posted[matched])
-            got = np.maximum(arrival[matched], ready) + costs.store[wave]
+            last = begin + lasting
+            port_free[lanes] = np.where(sends, np.maximum(gone, last), free)
+            arrival[wave] = np.maximum(through, last) + costs.flight[wave]
+            left = np.where(sends, begin - load + costs.posted[wave], 0)
+            got = np.maximum(arrival[matched], now + accepted[wave]) + costs.store[wave]
             clock[lanes] = np.maximum(
-                np.maximum(now + costs.moved[wave], left), np.where(matched >= 0, got, 0)
+                np.maximum(now + costs.moved[wave], left), np.where(receives[wave], got, 0)
             )
         return float(max(clock.max(), port_free.max()))
 
@@ -541,9 +582,12 @@ class Estimator:
         ends = np.cumsum(hops)
         first = (np.cumsum(counts) - counts)[which] - (ends - hops)
         links = pairs.links[np.arange(ends[-1]) + np.repeat(first, hops)]
+        waves = int(events.wave[-1]) + 1 if len(events.wave) else 0
         place = np.repeat(events.wave, hops) * len(rates) + links
+        bases = np.arange(waves + 1) * len(rates)
         if len(place) and place.max() > _SPARSE * len(place):
-            place = np.unique(place, return_inverse=True)[1]
+            found, place = np.unique(place, return_inverse=True)
+            bases = np.searchsorted(found, bases)
         loads = np.bincount(place, np.repeat(nbytes, hops) * rates[links])[place]
         shared = np.zeros(len(which))
         if len(links):
@@ -557,47 +601,45 @@ class Estimator:
             links,
             len(rates),
             hops,
+            place,
+            bases,
             loads,
         )
 
     def _pairs_of(self, numbers: Ints, queue: QueueSpec, group: _Group) -> _Pairs:
         """Returns the ways between ranks; `sender * ranks + receiver` is the number of a pair."""
-        sips, n, one_byte = group.sips, len(group.sips), _one_byte(queue)
-        # Ways over equal links take equal times, and most ways of a large machine are alike.
-        alike: dict[Hashable, tuple[float, float, float]] = {}
-        places: dict[Hashable, int] = {}
-        times, counts, links = [], [], []
-        rates: list[float] = []
-        for sender, receiver in (divmod(number, n) for number in numbers.tolist()):
-            feed = queue.feed(self._kinds[self._system.kind_of(sips[sender])].pe.dma)
-            feed = min(feed, group.shares.get((sender, receiver), feed), key=_per_second)
-            route, names = self._way(sender, receiver, group)
-            key = feed, *[(link.bandwidth, link.latency, link.kind) for link in route]
-            found = alike.get(key)
-            if found is None:
-                path = Path(route, feed, 1)
-                stages = [one_byte / hop.bandwidth.per_second for hop in path.hops]
-                found = alike[key] = float(path.latency), max(stages), sum(stages[1:])
-            times.append(found)
-            counts.append(len(route))
-            for link, name in zip(route, names, strict=True):
-                place = places.setdefault(name, len(places))
-                links.append(place)
-                if place == len(rates):
-                    rates.append(float(link.bandwidth.per_second))
-        latency, per_byte, heads = np.array(times).reshape(-1, 3).T
-        numbered = np.array(counts), np.array(links, np.int64)
-        return _Pairs(latency, per_byte, heads, *numbered, np.array(rates))
-
-    def _way(
-        self, sender: int, receiver: int, group: _Group
-    ) -> tuple[Sequence[Link], Sequence[Hashable]]:
-        """Returns the links between two ranks, and what tells each from others."""
+        senders, receivers = np.divmod(numbers, len(group.sips))
         if group.alike is None:
-            route = self._topology.sip_route(group.sips[sender], group.sips[receiver])
-            return route, [link.index for link in route]
-        way = group.alike.way(receiver)
-        return tuple(link for link, _ in way), [kind for _, kind in way]
+            sips = np.array(group.sips, np.int64)
+            ways = ways_of(self._topology, sips[senders], sips[receivers])
+        else:
+            ways = _from_rank_0(group.alike, receivers.tolist())
+        feeds = self._feeds(senders, receivers, queue, group)
+        # Ways over equal links take equal times, and most ways of a large machine are alike.
+        kinds, which = np.unique(feeds * len(ways.forms) + ways.form, return_inverse=True)
+        one_byte, times = _one_byte(queue), list[tuple[float, float, float]]()
+        for feed, form in (divmod(kind, len(ways.forms)) for kind in kinds.tolist()):
+            path = Path(ways.forms[form], Bandwidth(feed), 1)
+            stages = [one_byte / hop.bandwidth.per_second for hop in path.hops]
+            times.append((float(path.latency), max(stages), sum(stages[1:])))
+        latency, per_byte, heads = np.array(times).reshape(-1, 3)[which].T
+        numbered, links = np.unique(ways.links, return_inverse=True)
+        rates = np.zeros(len(numbered))
+        rates[links] = ways.rates
+        return _Pairs(latency, per_byte, heads, ways.counts, links, rates)
+
+    def _feeds(self, senders: Ints, receivers: Ints, queue: QueueSpec, group: _Group) -> Ints:
+        """Returns the rate at which messages enter their first links, in bytes a second."""
+        rates = np.array([queue.feed(kind.pe.dma).per_second for kind in self._kinds], np.int64)
+        if self._system.sips.changed:
+            kinds = np.array(list(map(self._system.kind_of, group.sips)), np.int64)
+            found = rates[kinds][senders]
+        else:
+            found = np.full(len(senders), rates[self._system.kind_of(group.sips[0])])
+        if group.bounds is None:
+            return found
+        bounded = group.bounds.after[senders] == receivers
+        return np.where(bounded, np.minimum(found, group.bounds.rates[senders]), found)
 
     def _find_slowest(self, kinds: frozenset[int]) -> PeCosts:
         """Returns a PE whose every part is as slow as the slowest among SIPs of some kinds."""

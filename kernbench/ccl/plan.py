@@ -299,7 +299,7 @@ class Plan:
         tables = [table for table in (self.to, self.source, self.span) if not _constant(table)]
         borders = [
             step
-            for step in range(1, len(self.send))
+            for step in range(1, len(self.send) if tables else 1)
             if any((table[step] != table[step - 1]).any() for table in tables)
         ]
         if not borders:
@@ -493,6 +493,10 @@ class Cutting:
             and not _some(_itself(rank, source))
         ):
             return
+
+        def got() -> str:
+            return f"got send={send}, to={to}, receive={receive}, source={source} on rank {rank}"
+
         expected = []
         if combine not in {"reduce", "copy"}:
             expected.append(f"combine='reduce' or 'copy', got {combine!r}")
@@ -512,22 +516,26 @@ class Cutting:
                 expected.append(f"{peer_name}= a rank from 0 to {last}; got {peer}")
         leaves = np.not_equal(send, NOTHING) & _itself(rank, to)
         arrives = np.not_equal(receive, NOTHING) & _itself(rank, source)
-        got = f"got send={send}, to={to}, receive={receive}, source={source} on rank {rank}"
         for alone, name, other in (
             (leaves & ~arrives, "to", "a chunk to receive from"),
             (arrives & ~leaves, "source", "a chunk to send to"),
         ):
             if alone.any():
                 moves = f"{other} the rank itself, too, which moves a chunk"
-                expected.append(f"{name}= another rank; or {moves}; {got}")
+                expected.append(f"{name}= another rank; or {moves}; {got()}")
         if (leaves & arrives & np.equal(send, receive)).any():
-            expected.append(f"receive= another place for the chunk that the rank moves; {got}")
+            expected.append(f"receive= another place for the chunk that the rank moves; {got()}")
         if expected:
             site = call_site()
             raise AlgorithmError(f"exchange: expected {'; '.join(expected)}", [site_fact(site)])
 
     def _in_blocks(self, send: Any, receive: Any, span: int) -> bool:
-        """Returns whether chunks in a row are known to be of one block: numbers, and not arrays."""
+        """Returns whether chunks in a row are known to be there, and, if it matters, of one block.
+
+        What is known of blocks is that of numbers, not of arrays.
+        """
+        if self._setting.channels == 1 and not isinstance(send, int):
+            return all(np.max(chunk) + span - 1 <= self.last_chunk for chunk in (send, receive))
         parts = self.cuts.parts
         return all(
             isinstance(chunk, int) and (chunk == NOTHING or chunk % parts + span <= parts)
@@ -679,11 +687,11 @@ class Recorder(CommBase):
         self.cutting.check(self.rank, send.first, to, receive.first, source, combine, 1)
         self.write()
         count = len(send.places)
-        after, before = (Turns(peer, [peer.places] * count) for peer in (to, source))
+        after, before = (Turns(peer, np.full(count, peer.places)) for peer in (to, source))
         for column, turns in zip(self.steps[:4], (send, after, receive, before), strict=True):
             column.turn(turns)
         for column, value in zip(self.steps[4:], (combine == "reduce", 1), strict=True):
-            column.extend([value] * count)
+            column.repeat(value, count)
         self.count += count
 
     def write(self) -> None:

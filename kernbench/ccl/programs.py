@@ -5,12 +5,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from kernbench.ccl.config import Chosen
 from kernbench.ccl.fitting import check_fits
 from kernbench.ccl.layout import full_messages
+from kernbench.ccl.operations import Ints
 from kernbench.ccl.plan import Algorithm, Plan, RefusedError, Setting, formula_of, plan_of
 from kernbench.ccl.profiles import Scope
-from kernbench.ccl.rails import Pair, Rails, rails_of
+from kernbench.ccl.rails import Bounds, Pair, Rails, rails_of
 from kernbench.ccl.walker import Along
 from kernbench.ccl.waves import thinned
 from kernbench.errors import KernbenchError
@@ -80,15 +83,16 @@ class ChannelProgram:
 
     @property
     def outline(self) -> "Outline | None":
-        """The plan, of which few steps can be had without all; None if there is no plan."""
+        """The plan, of which few steps can be had without all; None if there is no plan.
+
+        Whether exchanges fit together shows where they are timed, and is not looked at before.
+        """
         along = self.algorithm
         if isinstance(along, Along):
-            setting = along.seen(self.setting)
-            plan = plan_of(along.algorithm, setting)
+            plan = plan_of(along.algorithm, along.seen(self.setting))
             if plan is not None and plan.in_step:
-                check_fits(plan, along.algorithm, setting)
                 return Outline(plan, along)
-        plan = self.plan
+        plan = plan_of(self.algorithm, self.setting)
         return None if plan is None else Outline(plan)
 
     def told_by_one(self, machine: Alike) -> Plan | None:
@@ -104,12 +108,19 @@ class ChannelProgram:
         return plan if plan is not None and plan.in_stages else None
 
     @property
-    def shares(self) -> dict[Pair, Bandwidth] | None:
+    def bounds(self) -> Bounds | None:
         """The bounds of the rates of the channel's messages; None if there are no bounds."""
         if self.rails is None or self.channels > 1:
             return None
-        outline = self.outline
-        return None if outline is None else self.rails.shares_for(self.walk, outline.pairs)
+        outline, along = self.outline, self.rails.along[self.walk]
+        return along if outline is not None and along.hold(*outline.pairs) else None
+
+    @property
+    def shares(self) -> dict[Pair, Bandwidth] | None:
+        """The same by sender and receiver."""
+        if self.rails is None or self.bounds is None:
+            return None
+        return self.rails.shares[self.walk]
 
 
 class Outline(NamedTuple):
@@ -130,9 +141,13 @@ class Outline(NamedTuple):
         return found
 
     @property
-    def pairs(self) -> list[Pair]:
-        """See `Plan.pairs`."""
-        return self.of_ranks(self.plan if self.along is None else thinned(self.plan, 1)).pairs
+    def pairs(self) -> tuple[Ints, Ints]:
+        """Senders and receivers of messages, each two of them once or more often."""
+        if self.along is None:
+            senders, receivers = np.array(self.plan.pairs, np.int64).reshape(-1, 2).T
+            return senders, receivers
+        step = self.of_ranks(thinned(self.plan, 1))
+        return np.arange(step.world_size), step.to[0].astype(np.int64)
 
 
 def programs_of(

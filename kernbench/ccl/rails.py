@@ -5,15 +5,17 @@ the two, so that what leaves over a NIC of one node arrives at the NIC of the sa
 ("Alternate rings to avoid crossing rails", src/graph/connect.cc). See ADR 0039.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
+
+import numpy as np
 
 from kernbench.caches import cached
+from kernbench.ccl.operations import Ints
 from kernbench.topology import Topology
+from kernbench.topology.ways import ways_of
 from kernbench.units import Bandwidth
 
 Pair = tuple[int, int]
@@ -98,38 +100,48 @@ class Rails:
     walks: tuple[Walk, ...]
 
     @cached_property
-    def shares(self) -> tuple[dict[Pair, Bandwidth], ...]:
-        """By walk, the bound of the rate from each rank to the next, in bytes a second.
-
-        All links of a way are one stage (ADR 0010), so a bound at its start holds on all of it.
-        """
-        ways = [
-            {pair: self.topology.sip_route(*(self.sips[rank] for rank in pair)) for pair in steps}
-            for steps in map(_steps, self.walks)
-        ]
-        links = [link for way in ways for route in way.values() for link in route]
-        users = Counter(link.index for link in links)
+    def along(self) -> "tuple[Bounds, ...]":
+        """By walk, what it has of the links."""
+        sips = np.array(self.sips, np.int64)
+        after = [_after(np.array(walk, np.int64)) for walk in self.walks]
+        ways = [ways_of(self.topology, sips, sips[following]) for following in after]
+        users = np.bincount(np.concatenate([way.links for way in ways]))
+        # All links of a way are one stage (ADR 0010), so a bound at its start holds on all of it.
         return tuple(
-            {
-                pair: Bandwidth(min(one.bandwidth.per_second // users[one.index] for one in route))
-                for pair, route in way.items()
-            }
-            for way in ways
+            Bounds(following, np.minimum.reduceat(way.rates // users[way.links], way.first))
+            for following, way in zip(after, ways, strict=True)
         )
 
-    def shares_for(self, walk: int, pairs: Iterable[Pair]) -> dict[Pair, Bandwidth] | None:
-        """Returns the bounds of a channel's rates; None if it does not keep to its walk.
-
-        Args:
-            walk: Number of the walk.
-            pairs: Senders and receivers of the channel's messages.
-        """
-        shares = self.shares[walk]
-        return shares if all(pair in shares for pair in pairs) else None
+    @cached_property
+    def shares(self) -> tuple[dict[Pair, Bandwidth], ...]:
+        """By walk, the bound of the rate from each rank to the next, in bytes a second."""
+        return tuple(
+            {(rank, int(bounds.after[rank])): Bandwidth(int(bounds.rates[rank])) for rank in walk}
+            for walk, bounds in zip(self.walks, self.along, strict=True)
+        )
 
 
-def _steps(walk: Walk) -> list[Pair]:
-    return list(pairwise((*walk, walk[0])))
+class Bounds(NamedTuple):
+    """What the ring along a walk has of the links, as arrays over ranks.
+
+    Attributes:
+        after: The rank behind each rank.
+        rates: Bound of the rate from each rank to the one behind it, in bytes a second.
+    """
+
+    after: Ints
+    rates: Ints
+
+    def hold(self, senders: Ints, receivers: Ints) -> bool:
+        """Returns whether messages keep to the walk."""
+        return bool((self.after[senders] == receivers).all())
+
+
+def _after(walk: Ints) -> Ints:
+    """Returns the rank behind each rank."""
+    found = np.empty_like(walk)
+    found[walk] = np.roll(walk, -1)
+    return found
 
 
 @cached("ccl.rails")

@@ -147,9 +147,34 @@ def build_links(system: SystemSpec) -> tuple[Link, ...]:
     return tuple(builder.links)
 
 
+def links_of(system: SystemSpec, sips: Sequence[int]) -> tuple[Link, ...]:
+    """Returns the links of some SIPs to switches, and those of their leaves; indices are of no use.
+
+    Args:
+        system: A machine with switches.
+        sips: Numbers of the SIPs.
+    """
+    builder = _Builder(system, sips)
+    if system.sips.network.kind == "nodes":
+        builder.nodes()
+    if system.sips.network.kind == "switch":
+        builder.ports(lambda _: SWITCH)
+    else:
+        builder.leaves()
+    return tuple(builder.links)
+
+
 class _Builder:
-    def __init__(self, system: SystemSpec) -> None:
+    """Makes links.
+
+    Args:
+        system: The machine.
+        sips: SIPs whose ports, and leaves whose ways up and down, are made; None for all.
+    """
+
+    def __init__(self, system: SystemSpec, sips: Sequence[int] | None = None) -> None:
         self.system = system
+        self.sips = range(system.sips.count) if sips is None else sips
         self.network: NetworkSpec = system.sips.network
         self.changed = {sip_name(sip): ports for sip, ports in system.changed_ports.items()}
         self.links: list[Link] = []
@@ -239,13 +264,13 @@ class _Builder:
     def ports(self, switch_of: Callable[[int], str]) -> None:
         """Adds a port of each SIP with the bandwidth and the latency of the network."""
         plain = self.network.port
-        for sip in range(self.system.sips.count):
+        for sip in self.sips:
             self.port(sip, switch_of(sip), self.own(sip_name(sip), plain), plain.latency)
 
     def nodes(self) -> None:
         node, plain = self.network.node, self.network.port
         assert node is not None
-        for sip in range(self.system.sips.count):
+        for sip in self.sips:
             own = self.own(sip_name(sip), plain).node
             assert own is not None
             self.port(sip, node_name(sip // node.size), own, node.latency)
@@ -265,7 +290,8 @@ class _Builder:
         assert spine is not None
         share = spine.count * spine.oversubscription
         bandwidth = Bandwidth(-(-leaves.size * network.bandwidth.per_second // share))
-        for leaf in map(leaf_name, range(leaves.count)):
+        used = {leaves.of(sip) for sip in self.sips}
+        for leaf in map(leaf_name, sorted(used)):
             for top in map(spine_name, range(spine.count)):
                 self.add(f"{leaf}->{top}", leaf, top, bandwidth, spine.latency, "fluid")
                 self.add(f"{top}->{leaf}", top, leaf, bandwidth, Ps(0), "fluid")

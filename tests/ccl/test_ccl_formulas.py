@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernbench.ccl import estimate, waves
+from kernbench.ccl import estimate, rails, waves
 from kernbench.ccl.algorithms import (
     chain,
     dimension_wise,
@@ -20,9 +20,9 @@ from kernbench.ccl.algorithms import (
 )
 from kernbench.ccl.config import choose, load_ccl, shipped_ccl_file
 from kernbench.ccl.estimate import Estimator
-from kernbench.ccl.plan import NOTHING, Algorithm, Comm, Setting, formula_of, plan_of
+from kernbench.ccl.plan import NOTHING, Algorithm, Comm, RefusedError, Setting, formula_of, plan_of
 from kernbench.ccl.waves import Events
-from kernbench.topology import Topology, load_topology
+from kernbench.topology import Topology, load_topology, ways
 from kernbench.topology.alike import alike_of
 from kernbench.topology.links import coordinates
 
@@ -125,6 +125,51 @@ def test_an_estimate_from_one_rank_is_that_from_all(
         assert told == (every.estimate(*call), every.slot_limit(*call))
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    st.one_of(shapes, st.tuples(st.just(8), st.integers(2, 6), st.integers(1, 4))),
+    st.booleans(),
+    st.integers(0, 1 << 20),
+    st.sampled_from(["all_reduce", "all_gather", "broadcast", "all_to_all"]),
+    st.sampled_from([1000, 1 << 22, 1 << 27]),
+)
+def test_an_estimate_of_ways_at_once_is_that_of_each(
+    shape: tuple[int, ...], nodes: bool, seed: int, operation: str, nbytes: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    topology = machine(shape)
+    if nodes:
+        spines = f"system.sips.network.spine.count={rng.integers(1, 5)}"
+        count = f"system.sips.count={8 * int(rng.integers(1, 7))}"
+        topology = load_topology("h200x8_x4_nodes", [count, spines]).topology_obj
+    every = topology.world_size
+    sips = tuple(rng.permutation(every)[: rng.integers(2, every + 1)].tolist())
+    if rng.integers(2):
+        sips = tuple(range(every))
+    path = shipped_ccl_file()
+    loaded = load_ccl(path)
+    for name in rng.permutation(list(loaded.value.algorithms))[:8].tolist():
+        chosen = choose(loaded, path, name, topology.machine.system)
+        if not chosen.implements(operation):
+            continue
+        told = [_told(topology, chosen, operation, nbytes, sips)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(estimate, "ways_of", ways._one_by_one)
+            patch.setattr(rails, "ways_of", ways._one_by_one)
+            rails.rails_of.cache_clear()
+            told.append(_told(topology, chosen, operation, nbytes, sips))
+        rails.rails_of.cache_clear()
+        assert told[0] == told[1]
+
+
+def _told(topology: Topology, *call: Any) -> Any:
+    """Returns what a new estimator tells; None if the group is refused."""
+    try:
+        return Estimator(topology).estimate(*call), Estimator(topology).slot_limit(*call)
+    except RefusedError:
+        return None
+
+
 @settings(max_examples=40)
 @given(
     st.sampled_from(
@@ -151,15 +196,33 @@ def test_waves_are_the_earliest_that_messages_allow(
         assert plan is not None
         quick = Events.of([plan], ranks)
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(waves, "_without_gaps", lambda *_: None)
+            settled = Events.of([plan], ranks)
             patch.setattr(waves, "_ROUNDS", 0)
             events = Events.of([plan], ranks)
         assert np.array_equal(quick.wave, events.wave)
+        assert np.array_equal(settled.wave, events.wave)
         last: dict[int, int] = {}  # wave of the latest exchange of each lane
         exchanges = zip(events.lane, events.wave, events.matched, strict=True)
         for lane, wave, matched in exchanges:
             sent = events.wave[matched] if matched >= 0 else 0
             assert wave == max(last.get(lane, -1) + 1, sent)
             last[lane] = wave
+
+
+def test_a_chain_of_many_ranks_goes_on_without_gaps() -> None:
+    plan = plan_of(chain.broadcast, Setting("broadcast", 3000, 7, (3000,), 0, 1, 20))
+    assert plan is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(waves, "_one_by_one", None)
+        events = Events.of([plan], 3000)
+    assert events.wave.max() == plan.parts + 3000 - 3
+
+
+@given(st.lists(st.integers(0, 1 << 40) | st.integers(0, 9), max_size=50))
+def test_numbers_are_sorted_by_their_digits(numbers: list[int]) -> None:
+    found = np.array(numbers, np.int64)
+    assert np.array_equal(waves._sorted(found), np.argsort(found, kind="stable"))
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8, 12, 13, 32, 47])

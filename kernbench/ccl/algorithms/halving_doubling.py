@@ -107,11 +107,13 @@ class _Team:
     @property
     def actor(self) -> Any:
         """This rank's number among the actors, or that of the actor that works for it."""
+        if not self.pairs:
+            return self.comm.rank
         return self.comm.rank - np.minimum(self.pairs, (self.comm.rank + 1) // 2)
 
     def first(self, actor: Any) -> Any:
         """Returns the rank of an actor, which is the first of the ranks for which it acts."""
-        return actor + np.minimum(actor, self.pairs)
+        return actor + np.minimum(actor, self.pairs) if self.pairs else actor
 
     def blocks(self, actors: _Part) -> _Part:
         """Returns the ranks for which some actors act."""
@@ -134,10 +136,13 @@ class _Team:
 
     def trade(self, partner: Any, send: _Part, receive: _Part, combine: Combine) -> None:
         """Lets actors exchange chunks with their partners. May wait."""
-        self._trade(np.logical_not(self._is_odd), partner, send, receive, combine)
+        acts = np.logical_not(self._is_odd) if self.pairs else True
+        self._trade(acts, partner, send, receive, combine)
 
     def fold(self, chunks: _Part) -> None:
         """Adds the chunks of both ranks of a pair at the even rank. May wait."""
+        if not self.pairs:
+            return
         low, high = chunks.split(chunks.count // 2)
         # An even rank sends the higher half, and gets the lower one.
         upper = low.count * self._is_even
@@ -148,11 +153,13 @@ class _Team:
 
     def to_even(self, chunks: _Part) -> None:
         """Sends chunks from the odd rank of a pair to the even rank. May wait."""
-        self._exchange(self._other, self._is_odd, chunks, self._is_even, chunks, "copy")
+        if self.pairs:
+            self._exchange(self._other, self._is_odd, chunks, self._is_even, chunks, "copy")
 
     def to_odd(self, chunks: _Part) -> None:
         """Sends chunks from the even rank of a pair to the odd rank. May wait."""
-        self._exchange(self._other, self._is_even, chunks, self._is_odd, chunks, "copy")
+        if self.pairs:
+            self._exchange(self._other, self._is_even, chunks, self._is_odd, chunks, "copy")
 
     @property
     def odd_block(self) -> _Part:
@@ -183,16 +190,17 @@ class _Team:
         """Sends chunks on some ranks, receives on some; nothing where there are none."""
         leaving = only(sends & np.greater(send.count, 0), send.start)
         arriving = only(receives & np.greater(receive.count, 0), receive.start)
+        counts = np.maximum(sends * send.count, receives * receive.count)
         busy = np.maximum(leaving, arriving) != NOTHING
         if not np.any(busy):
             return
-        counts = np.maximum(sends * send.count, receives * receive.count)
+        alike = np.ndim(counts) == 0 and bool(np.all(busy))
         exchange = {
             "send": leaving,
             "to": peer * busy,
             "receive": arriving,
             "source": peer * busy,
-            "span": np.where(busy, counts, 1),
+            "span": int(counts) if alike else np.where(busy, counts, 1),
         }
         if np.ndim(self.comm.rank) == 0:
             exchange = {name: int(value) for name, value in exchange.items()}
