@@ -7,6 +7,9 @@ import numpy as np
 
 from kernbench.autograd.function import Function
 from kernbench.distributed import exchanges
+from kernbench.hw.library import Library
+from kernbench.kernels.operands import numel
+from kernbench.kernels.prices import Operands, Price
 from kernbench.kernels.products import Sizes, grouped_ps
 from kernbench.memory import Array
 from kernbench.operations.fused import widened
@@ -103,20 +106,20 @@ def _issued(
     groups: Sequence[Sizes],
 ) -> Tensor:
     process = current_process()
-    device, site = same_device(_NAME, [*operands]), process.call_site()
+    device, site = same_device(_NAME, operands), process.call_site()
     out = new_tensor(process, shape, operands[0].dtype, device, site)
     left, right, target = operands[0].window, operands[1].window, out.window
-    duration = None
-    if device.index is not None:
-        library = process.engine.devices[device.index].library
-        nbytes = left.nbytes + right.nbytes + target.nbytes
-        duration = grouped_ps(library, left.dtype, groups, nbytes)
 
     def effect() -> None:
         target.adopt(multiply(widened(left), widened(right)))
 
-    run(process, _NAME, [*operands], out, effect, duration_ps=duration, site=site)
+    run(process, _NAME, operands, out, effect, price=Price(_grouped, tuple(groups)), site=site)
     return out
+
+
+def _grouped(library: Library, reads: Operands, writes: Operands, groups: tuple[Sizes, ...]) -> int:
+    nbytes = sum([numel(each) * each.dtype.itemsize for each in (*reads, *writes)])
+    return grouped_ps(library, reads[0].dtype, groups, nbytes)
 
 
 def routing() -> Routing | None:
