@@ -17,6 +17,7 @@ from kernbench.process.process import current_process
 from kernbench.routing import Routing
 from kernbench.runtime_api.tensor_methods import Tensor
 from kernbench.tensors.errors import TensorError
+from kernbench.tensors.grad_modes import is_grad_enabled
 from kernbench.tensors.new import new_tensor
 from kernbench.tensors.running import run, same_device
 
@@ -66,6 +67,8 @@ def grouped_mm(x: Tensor, weights: Tensor, sizes: Sequence[int]) -> Tensor:
         )
     if sum(sizes) != x.shape[0] or min(sizes, default=0) < 0:
         raise TensorError(f"grouped_mm: groups {list(sizes)} do not add up to {x.shape[0]} rows")
+    if not is_grad_enabled():
+        return _rows(x, weights, tuple(sizes))
     out: Tensor = _Grouped.apply(x, weights, tuple(sizes))
     return out
 
