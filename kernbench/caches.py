@@ -65,6 +65,7 @@ LIMITS: Final[Mapping[str, int]] = {
     "parallel.layouts": 64,
     "pp.plans": 256,  # some messages and passes for each microbatch of a stage
     "process.last_frames": 1024,  # a place of a program each, which keeps its code alive
+    "ranks.fitting": 16,  # 16 bytes for each two ranks that exchange, and the numbers
     "routing.counts": 64,  # 8 bytes for each rank and expert
     "routing.workloads": 256,  # 16 bytes for each choice of a rank
     "runtime_api.names": 1,

@@ -182,10 +182,14 @@ _SITES: Final[Table[tuple[int, int], CallSite]] = Table("errors.call_sites")
 """Sites by the `id` of their code object, which the site keeps alive, and their instruction."""
 
 
-def call_site() -> CallSite | None:
-    """Returns the site of the innermost frame of the user's code; None if there is none."""
+def call_site(ours: int = 1) -> CallSite | None:
+    """Returns the site of the innermost frame of the user's code; None if there is none.
+
+    Args:
+        ours: How many of the innermost frames are ours, which need no look; this one is the first.
+    """
     skipped = _skipped
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(ours)
     try:
         while frame is not None:
             # Every operation comes here, so what is known is found without a call.

@@ -147,13 +147,17 @@ class FunctionNode(Node):
         return tuple(outputs) if isinstance(results, tuple) else outputs[0]
 
     def _output(self, index: int, out: Tensor, arguments: Sequence[Any], count: int) -> Tensor:
-        self.outputs.append(like(out))
-        mine = [out is argument for argument in arguments]
-        if any(out is dirty for dirty in self._dirty):
-            if self._needed:
-                rebase(self, mine, out)
-            return out
-        if any(mine) or out.graph is not None:
+        if self._needed:
+            self.outputs.append(like(out))
+        for dirty in self._dirty:
+            if out is dirty:
+                if self._needed:
+                    rebase(self, [out is argument for argument in arguments], out)
+                return out
+        given = out.graph is not None
+        for argument in arguments:
+            given = given or out is argument
+        if given:
             # `forward` returned an argument: the caller's tensor keeps its own history.
             plain, base, origin = id(out) in self._plain, out, out.origin
             out = alias(out, out.window.shape, out.window.strides, out.window.offset)
@@ -161,7 +165,8 @@ class FunctionNode(Node):
                 return out
             # A view that must not be written is never made again, so its steps do not matter.
             out.origin = Origin(base if origin is None else origin.base, (), None)
-        differentiable = out.dtype.is_floating_point or out.dtype.is_complex
+        dtype = out.window.dtype
+        differentiable = dtype.is_floating_point or dtype.is_complex
         if self._needed and differentiable and id(out) not in self._plain:
             attach(self, index, out)
             if out.origin is not None:

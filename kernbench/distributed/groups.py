@@ -368,16 +368,29 @@ def get_rank(group: Group = None) -> int:
     if group is None:
         _check_not_left(process, "get_rank")
         return process.rank
-    if _is_of_others(process, group):
-        return -1
-    return find_group(process, group, "get_rank").place(process.rank)
+    found = _held_or_of_others(process, group, "get_rank")
+    return -1 if found is None else found.place(process.rank)
 
 
-def _is_of_others(process: Process, group: object) -> bool:
-    """Returns whether a group leaves the caller out, or is the value for groups of other ranks."""
-    if isinstance(group, ProcessGroup):
-        return process.rank not in group
-    return _is_non_member(group)
+def _held_or_of_others(process: Process, group: Group, name: str) -> ProcessGroup | None:
+    """Returns the group that an argument means; None if it leaves the caller out.
+
+    Args:
+        group: The argument; may be the value for groups of other ranks, too.
+        name: Name of the function, for the report.
+
+    Raises:
+        KernbenchError: If the rank may not use the group; see `find_group`.
+    """
+    world = world_of(process)
+    found = _held(process, world, group)
+    if found is None:
+        outside = (
+            process.rank not in group if isinstance(group, ProcessGroup) else _is_non_member(group)
+        )
+        if not outside:
+            raise _unusable(process, world, group, name)
+    return found
 
 
 _NOT_INITIALISED: Final = (
@@ -409,9 +422,8 @@ def get_world_size(group: Group = None) -> int:
     if group is None:
         _check_not_left(process, "get_world_size")
         return world_of(process).size or len(process.ctx.devices)
-    if _is_of_others(process, group):
-        return -1
-    return len(find_group(process, group, "get_world_size").ranks)
+    found = _held_or_of_others(process, group, "get_world_size")
+    return -1 if found is None else len(found.ranks)
 
 
 def get_process_group_ranks(group: Group) -> list[int]:

@@ -270,8 +270,7 @@ def join(
         world.review()
     if mail is not None:
         exchange.mail[rank] = mail
-    sends = [count * what.row for count in what.splits.sends] if what.splits else ()
-    action = joint.join(group.place(rank), gives, takes, sends)
+    action = joint.join(group.place(rank), gives, takes, what.sends)
     if process.heard is not None:
         action = process.heard(exchange, gives, action)
     return Entered(action, exchange, exchange.args or _args(process, exchange, group, what))

@@ -39,6 +39,7 @@ class Signature:
         splits: Amounts that the calling rank exchanges with each rank; None for operations in which
             ranks give no sizes of their own.
         row: Elements of `wire` in one unit of `splits`.
+        sends: Elements of `wire` that go to each rank; empty without `splits`.
         counted: Kind under which `CommDebugMode` counts the call; empty for `kind`.
         hosted: Whether the tensors are on the host.
         of_objects: Whether the tensors are the bytes of pickled objects.
@@ -57,6 +58,7 @@ class Signature:
     root: int = 0
     splits: Splits | None = None
     row: int = 1
+    sends: tuple[int, ...] = ()
     counted: str = ""
     hosted: bool = False
     of_objects: bool = False
@@ -255,6 +257,7 @@ def exchange_signature(
         wire,
         splits=Splits(sends, receives, unit),
         row=parts * length,
+        sends=tuple([count * parts * length for count in sends]),
     )
 
 

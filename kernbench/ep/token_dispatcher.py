@@ -172,15 +172,18 @@ class MoETokenDispatcher:
 
     def noted(self, x: torch.Tensor, plan: Plan, **more: int | None) -> torch.Tensor:
         """Returns rows, of whose exchange both directions are noted."""
-        facts = {
+        facts: dict[str, Any] = {
             "layer": self.router.layer_number,
             "step": self.step,
             "ranks": dist.get_process_group_ranks(self.shares.both),
             "by_expert": plan.by_expert,
             **more,
         }
-        out: torch.Tensor = _Noted.apply(x, facts)
-        return out
+        if torch.is_grad_enabled():
+            out: torch.Tensor = _Noted.apply(x, facts)
+            return out
+        extend.note_load(direction="forward", **facts)
+        return x.view_as(x)
 
 
 class MoEAlltoAllTokenDispatcher(MoETokenDispatcher):

@@ -40,7 +40,10 @@ def agree(name: str, arguments: Mapping[str, object], group: ProcessGroup | None
     """
     process = current_process()
     among = find_group(process, group, name)
-    for key, value in arguments.items():
+    given = tuple([(key, type(value), value) for key, value in arguments.items()])
+    # All ranks, and later calls, say the same. Other values may change, or keep a run alive.
+    plain = _PLAIN.issuperset([kind for _, kind, _ in given])
+    for key, _, value in () if plain else given:
         if isinstance(value, Tensor | np.ndarray):
             raise OperandError(
                 f"{name}: ranks cannot agree on {key}, which is a {type(value).__name__}",
@@ -48,9 +51,6 @@ def agree(name: str, arguments: Mapping[str, object], group: ProcessGroup | None
                 hint="pass its shape, its type, or .tolist()",
             )
     whose = "the world" if among.birth is None else f"group {among.name}"
-    given = tuple([(key, type(value), value) for key, value in arguments.items()])
-    # All ranks, and later calls, say the same. Other values may change, or keep a run alive.
-    plain = _PLAIN.issuperset([kind for _, kind, _ in given])
     terms, text, advice = (_kept if plain else _asked)(name, whose, given)
     now = process.host.clock
     call = Call(process.rank, name, terms, text, process.call_site(), now, hint=advice)

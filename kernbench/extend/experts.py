@@ -7,6 +7,9 @@ import numpy as np
 
 from kernbench.autograd.function import Function
 from kernbench.distributed import exchanges
+from kernbench.hw.library import Library
+from kernbench.kernels.operands import numel
+from kernbench.kernels.prices import Operands, Price
 from kernbench.kernels.products import Sizes, grouped_ps
 from kernbench.memory import Array
 from kernbench.operations.fused import widened
@@ -14,6 +17,7 @@ from kernbench.process.process import current_process
 from kernbench.routing import Routing
 from kernbench.runtime_api.tensor_methods import Tensor
 from kernbench.tensors.errors import TensorError
+from kernbench.tensors.grad_modes import is_grad_enabled
 from kernbench.tensors.new import new_tensor
 from kernbench.tensors.running import run, same_device
 
@@ -63,6 +67,8 @@ def grouped_mm(x: Tensor, weights: Tensor, sizes: Sequence[int]) -> Tensor:
         )
     if sum(sizes) != x.shape[0] or min(sizes, default=0) < 0:
         raise TensorError(f"grouped_mm: groups {list(sizes)} do not add up to {x.shape[0]} rows")
+    if not is_grad_enabled():
+        return _rows(x, weights, tuple(sizes))
     out: Tensor = _Grouped.apply(x, weights, tuple(sizes))
     return out
 
@@ -103,20 +109,20 @@ def _issued(
     groups: Sequence[Sizes],
 ) -> Tensor:
     process = current_process()
-    device, site = same_device(_NAME, [*operands]), process.call_site()
+    device, site = same_device(_NAME, operands), process.call_site()
     out = new_tensor(process, shape, operands[0].dtype, device, site)
     left, right, target = operands[0].window, operands[1].window, out.window
-    duration = None
-    if device.index is not None:
-        library = process.engine.devices[device.index].library
-        nbytes = left.nbytes + right.nbytes + target.nbytes
-        duration = grouped_ps(library, left.dtype, groups, nbytes)
 
     def effect() -> None:
         target.adopt(multiply(widened(left), widened(right)))
 
-    run(process, _NAME, [*operands], out, effect, duration_ps=duration, site=site)
+    run(process, _NAME, operands, out, effect, price=Price(_grouped, tuple(groups)), site=site)
     return out
+
+
+def _grouped(library: Library, reads: Operands, writes: Operands, groups: tuple[Sizes, ...]) -> int:
+    nbytes = sum([numel(each) * each.dtype.itemsize for each in (*reads, *writes)])
+    return grouped_ps(library, reads[0].dtype, groups, nbytes)
 
 
 def routing() -> Routing | None:

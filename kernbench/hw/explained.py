@@ -255,13 +255,13 @@ class ExplainedLibrary(Library):
             parts["L2", law] = Spent(added, added)
         return Explained(int(found), parts)
 
-    def tiles_ps(
+    def _tiles_ps(
         self, machine_dtype: str, m: int, n: int, k: int, kernel: KernelSpec
     ) -> tuple[int, int]:
         """See `Library`."""
         law = kernel.share.law if isinstance(kernel.share, Keyed) else PEAKS
         roof = self._engines(machine_dtype, 2 * m * n * k)
-        whole, tile = super().tiles_ps(machine_dtype, m, n, k, kernel)
+        whole, tile = super()._tiles_ps(machine_dtype, m, n, k, kernel)
         return tuple(  # type: ignore[return-value]
             Explained(int(ps), {("tensor", law): Spent(int(ps), roof)}) for ps in (whole, tile)
         )

@@ -44,6 +44,7 @@ class Library:
         self.elementwise: Final = cached("hw.elementwise")(self._elementwise)
         self.matmul: Final = cached("hw.matmul")(self._matmul)
         self.tiled: Final = cached("hw.tiled")(self._tiled)
+        self.tiles_ps: Final = cached("hw.tiled")(self._tiles_ps)
         self.attention: Final = cached("hw.attention")(self._attention)
         self.priced: Final[Table[Hashable, int]] = Table("hw.priced")
         self.kernel: Final = cached("hw.kernels")(self._kernel)
@@ -175,7 +176,7 @@ class Library:
                 ways.append(waves * tile_time + adding)
         return min(ways)
 
-    def tiles_ps(
+    def _tiles_ps(
         self, machine_dtype: str, m: int, n: int, k: int, kernel: KernelSpec
     ) -> tuple[int, int]:
         """Returns the picoseconds of a product's tiles on all PEs together, and of one tile.

@@ -101,6 +101,8 @@ class _HiddenToSequence(_Mapping):
 def _apply(mapping: type[_Mapping], x: torch.Tensor, group: Group, how: Any) -> torch.Tensor:
     if size_of(group) == 1:
         return x
+    if not torch.is_grad_enabled():
+        return mapping.pair[0](x, how)[0]
     out: torch.Tensor = mapping.apply(x, how)
     return out
 

@@ -395,8 +395,8 @@ class Process:
         self.frame = last_frame(self.frame)
 
     def call_site(self) -> CallSite | None:
-        """Returns where the user called the running function of this package."""
-        return self.site or call_site()
+        """Returns where the user called the running function of this package, which calls this."""
+        return self.site or call_site(3)
 
     def call_theirs(self, function: Callable[..., Any], *args: Any) -> Any:
         """Calls a user's function, whose operations have call sites of their own."""

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
+from kernbench.caches import Table
 from kernbench.errors import CallSite, Fact, Involved, site_fact
 from kernbench.process.process import Process
 from kernbench.ranks.departures import departure
@@ -20,6 +21,11 @@ _DEVICE_HINT: Final = (
 
 _MOST_AMOUNTS: Final = 8
 """Most amounts that a report lists."""
+
+_FITTING: Final[Table[tuple[int, int], Mapping[int, Splits | None]]] = Table("ranks.fitting")
+"""Splits of exchanges that fitted, by rank in the group, which keep the `id` their own; by the `id`
+of the first call's and that call's rank. To compare each call with all before it is ranks squared.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +122,8 @@ class Gathering(Generic[M]):
         first = meeting.first
         if first is None:
             meeting.first = call
+            if call.splits is not None:
+                meeting.fitting = _FITTING.get((id(call.splits), self._places[rank]))
         elif (
             call.terms is not first.terms  # mostly the same object, from one cached signature
             or call.operation != first.operation
@@ -125,6 +133,10 @@ class Gathering(Generic[M]):
             self._compare(meeting, first, call)
         if len(calls) == len(self.callers):
             del self.open[number]
+            if call.splits is not None and meeting.fitting is None and not meeting.errors:
+                start = meeting.first or call
+                key = id(start.splits), self._places[start.rank]
+                _FITTING.keep(key, {self._places[at]: calls[at].splits for at in calls})
         return meeting
 
     def _compare(self, meeting: Meeting, first: Call, call: Call) -> None:
@@ -151,6 +163,10 @@ class Gathering(Generic[M]):
     def _unfit(self, meeting: Meeting, call: Call, mine: Splits) -> list[Amount]:
         """Returns the amounts of a call that do not fit those of earlier calls."""
         me = self._places[call.rank]
+        if meeting.fitting is not None:
+            if meeting.fitting.get(me) is mine:
+                return []
+            meeting.fitting = None
         sends, receives, places, unfit = mine.sends, mine.receives, self._places, []
         for rank, other in meeting.calls.items():  # each call with all before it: ranks squared
             theirs, them = other.splits, places[rank]

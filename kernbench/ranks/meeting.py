@@ -147,6 +147,8 @@ class Meeting:
         calls: Calls that hosts have made so far, by global rank.
         first: The earliest call, with which all later calls must agree; None before that call.
         errors: Errors raised about the meeting; a later error completes the lists of earlier ones.
+        fitting: By rank in the group, splits that are known to fit, and that all calls so far have;
+            None if there are none.
     """
 
     title: str
@@ -155,6 +157,7 @@ class Meeting:
     calls: dict[int, Call] = field(default_factory=dict)
     first: Call | None = None
     errors: list[CollectiveMismatchError] = field(default_factory=list)
+    fitting: Mapping[int, Splits | None] | None = None
 
     def absent(self) -> list[int]:
         """Returns the global ranks that have not called."""

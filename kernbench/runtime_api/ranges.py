@@ -97,8 +97,10 @@ def leave(process: Process, owner: object = None) -> int:
         RangeError: If the owner has no open range.
     """
     ranges = _OPEN.of(process)
-    depth = next((at for at in reversed(range(len(ranges))) if ranges[at].owner is owner), None)
-    if depth is None:
+    depth = len(ranges) - 1
+    while depth >= 0 and ranges[depth].owner is not owner:
+        depth -= 1
+    if depth < 0:
         raise RangeError(
             f"{process.name} ended a range, and none is open",
             [site_fact(call_site())],

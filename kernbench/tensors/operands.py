@@ -161,7 +161,9 @@ def guarded_function(function: FunctionType) -> Function:
                 if types not in known:
                     args, kwargs = _judge(function, args, kwargs)
                     _remember(known, types)
-            if kwargs:
+            if kwargs and not known.issuperset(
+                zip(kwargs, map(type, kwargs.values()), strict=True)
+            ):
                 for name, value in kwargs.items():
                     pair = name, type(value)
                     if pair not in known:

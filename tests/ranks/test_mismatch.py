@@ -362,6 +362,28 @@ def c11(rank: int) -> None:
     (
         (0, 1, 2),
         """
+[C11] all_to_all_single #3 of group WORLD: ranks do not expect what others send, 2 times
+  rank 1 sends 3 rows to rank 0; rank 0 expects 2 from rank 1
+  rank 1 sends 1 row to rank 2; rank 2 expects 2 from rank 1
+  ranks 0, 2: all_to_all_single(rows of [2], torch.float32, to each 2, from each 2) at 6 us, at FILE+5: dist.all_to_all_single(out, x, [2, 2, 2], splits)
+  rank 1: all_to_all_single(rows of [2], torch.float32, to each [3, 2, 1], from each 2) at 6 us, at FILE+5: dist.all_to_all_single(out, x, [2, 2, 2], splits)
+  hint: what rank i sends to rank j is what rank j expects from rank i
+""",
+    ),
+)
+def c11_after_exchanges_that_fit(rank: int) -> None:
+    dist.init_process_group("nccl")
+    x, out = ones(6, 2), torch.empty((6, 2), device="cuda")
+    for step in range(3):
+        splits = [3, 2, 1] if rank == 1 and step == 2 else [2, 2, 2]
+        dist.all_to_all_single(out, x, [2, 2, 2], splits)
+
+
+@CASES.add(
+    3,
+    (
+        (0, 1, 2),
+        """
 [C11] all_to_all #1 of group WORLD: rank 2 sends 3 elements to rank 0; rank 0 expects 1 from rank 2
   rank 0: all_to_all(torch.float32, to each 1, from each [1, 2, 1]) at 12 us, at FILE+4: dist.all_to_all(outs, ins)
   rank 1: all_to_all(torch.float32, to each 2, from each [1, 2, 3]) at 12 us, at FILE+4: dist.all_to_all(outs, ins)
