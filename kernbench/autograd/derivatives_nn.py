@@ -155,23 +155,7 @@ def _batch_norm_back(
 derivative("batch_norm_elemt", joint=_batch_norm_back)
 
 
-# Attention and losses
-
-
-def _masked_softmax(g: Tensor, out: Tensor, factor: float) -> Tensor:
-    def slope(grad: Array, y: Array) -> Any:
-        scaled = grad * y
-        return (scaled - y * np.sum(scaled, axis=-1, keepdims=True)) * y.dtype.type(factor)
-
-    name = "scaled_masked_softmax_backward"
-    return kernel(name, slope, (g, out), g.window.shape, g.dtype)
-
-
-derivative(
-    "scaled_masked_softmax",
-    _masked_softmax,
-    lambda g, out: _masked_softmax(g, out, 1.0),
-)
+# Losses
 
 
 def _nll_loss(g: Tensor, b: Tensor, like: Like, law: ClassLoss, c: Tensor | None = None) -> Tensor:

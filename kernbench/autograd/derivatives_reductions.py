@@ -165,6 +165,7 @@ def _ranked(g: Tensor, like: Like, dim: int, chosen: Tensor) -> Tensor:
 
 derivative("cumsum", _cumsum)
 derivative("softmax", _softmax)
+derivative("_safe_softmax", _softmax)
 derivative("log_softmax", _log_softmax)
 derivative("sort", _ranked)
 derivative("topk", _ranked)

@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kernbench.attention import numbers
+from kernbench.attention.backends import EFFICIENT, FLASH
 from kernbench.attention.bands import Bands
 from kernbench.errors import CallSite, call_site, site_fact
-from kernbench.hw.attention import Direction, Shape
+from kernbench.hw.attention import Direction
+from kernbench.kernels.attention import duration_ps
 from kernbench.memory import Array, DType, View, dtypes
 from kernbench.operations.fused import broadcasts
 from kernbench.operations.ranking import wide_type
@@ -20,8 +22,6 @@ from kernbench.tensors.host_time import is_recorded
 from kernbench.tensors.new import new_tensor
 from kernbench.tensors.running import same_device
 from kernbench.tensors.tensor import Tensor
-
-FLASH = "flash"
 
 
 class Attention(NamedTuple):
@@ -106,7 +106,7 @@ def attend(
     if row_major:
         out = new_tensor(process, shape, kind, device, site)
     else:
-        out = _like(process, query, shape, kind, site)
+        out = _like(process, query, shape, kind, site, given.backend)
     lse = new_tensor(process, (b, heads, rows), wide, device, site)
     peak = new_tensor(process, (heads,), wide, device, site) if wants_peak else None
     read = _reader(given)
@@ -154,7 +154,7 @@ def attend_backward(
     process = current_process()
     site = process.call_site()
     main = [
-        _like(process, each, each.window.shape, dtype or each.dtype, site)
+        _like(process, each, each.window.shape, dtype or each.dtype, site, given.backend)
         for each in (given.query, given.key, given.value)
     ]
     bias, sink = [
@@ -235,12 +235,22 @@ def _check_found(name: str, given: Attention, grad: Tensor, out: Tensor, lse: Te
 
 
 def _like(
-    process: Process, model: Tensor, shape: tuple[int, ...], dtype: DType, site: CallSite | None
+    process: Process,
+    model: Tensor,
+    shape: tuple[int, ...],
+    dtype: DType,
+    site: CallSite | None,
+    backend: str = FLASH,
 ) -> Tensor:
     """Returns a tensor without values whose dimensions lie in memory in the order of a model's.
 
-    They lie row by row if the model's elements are used more than once.
+    They lie row by row if the model's elements are used more than once. Of memory-efficient
+    attention the heads lie behind the rows.
     """
+    if backend == EFFICIENT:
+        _, heads, rows, width = [max(each, 1) for each in shape]
+        lies = heads * rows * width, width, heads * width, 1
+        return new_tensor(process, shape, dtype, model.device, site, strides=lies)
     old = model.window
     if any(stride == 0 and size > 1 for stride, size in zip(old.strides, old.shape, strict=True)):
         return new_tensor(process, shape, dtype, model.device, site)
@@ -306,18 +316,12 @@ def _run(
         act_at_once(process, name, effect, reads=inputs, writes=outputs, site=site)
         return
     device = process.engine.devices[where.index]
-    b, heads, _, width = given.query.window.shape
-    shape = Shape(b, heads, given.key.window.shape[1], width, given.value.window.shape[3])
     nbytes = sum(each.window.nbytes for each in (*inputs, *outputs))
-    if direction == "backward" and shape.groups < heads:
-        # Of keys and values, the gradients of every head are written, and read to be added.
-        nbytes += (
-            2 * heads // max(1, shape.groups) * sum(each.window.nbytes for each in outputs[1:3])
-        )
-    duration_ps = device.library.attention(
-        given.backend, direction, given.query.dtype.machine_name, shape, given.patterns, nbytes
+    operands = given.query.window, given.key.window, given.value.window
+    lasting = duration_ps(
+        device.library, given.backend, direction, operands, given.patterns, nbytes
     )
-    work = Hold(process.engine, device.compute, duration_ps, effect)
+    work = Hold(process.engine, device.compute, lasting, effect)
     stream = process.current_stream(where.index)
     act(
         process,
