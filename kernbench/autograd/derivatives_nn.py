@@ -49,7 +49,17 @@ def _dropout(g: Tensor, b: Tensor, like: Like, factor: float) -> Tensor:
     return kernel("native_dropout_backward", slope, (g, b), like.shape, g.dtype)
 
 
+def _glu(g: Tensor, a: Tensor, like: Like, dim: int) -> Tensor:
+    def slope(grad: Array, x: Array) -> Array:
+        left, right = np.split(x, 2, dim)
+        s = sigmoid_values(right)
+        return np.concatenate([grad * s, grad * left * s * (1 - s)], dim)
+
+    return kernel("glu_backward", slope, (g, a), like.shape, g.dtype)
+
+
 derivative("swiglu", _swiglu)
+derivative("glu", _glu)
 derivative("native_dropout", _dropout)
 
 

@@ -106,7 +106,7 @@ def attend(
     if row_major:
         out = new_tensor(process, shape, kind, device, site)
     else:
-        out = _like(process, query, shape, kind, site, given.backend)
+        out = _like(query, shape, kind, given.backend)
     lse = new_tensor(process, (b, heads, rows), wide, device, site)
     peak = new_tensor(process, (heads,), wide, device, site) if wants_peak else None
     read = _reader(given)
@@ -154,11 +154,11 @@ def attend_backward(
     process = current_process()
     site = process.call_site()
     main = [
-        _like(process, each, each.window.shape, dtype or each.dtype, site, given.backend)
+        _like(each, each.window.shape, dtype or each.dtype, given.backend)
         for each in (given.query, given.key, given.value)
     ]
     bias, sink = [
-        _like(process, each, each.window.shape, each.dtype, site)
+        _like(each, each.window.shape, each.dtype, FLASH)
         if each is not None and wanted and each.dtype.is_floating_point
         else None
         for each, wanted in ((given.bias, wants_bias), (given.sink, True))
@@ -234,30 +234,22 @@ def _check_found(name: str, given: Attention, grad: Tensor, out: Tensor, lse: Te
             )
 
 
-def _like(
-    process: Process,
-    model: Tensor,
-    shape: tuple[int, ...],
-    dtype: DType,
-    site: CallSite | None,
-    backend: str = FLASH,
-) -> Tensor:
+def _like(model: Tensor, shape: tuple[int, ...], dtype: DType, backend: str) -> Tensor:
     """Returns a tensor without values whose dimensions lie in memory in the order of a model's.
 
     They lie row by row if the model's elements are used more than once. Of memory-efficient
     attention the heads lie behind the rows.
     """
-    if backend == EFFICIENT:
-        _, heads, rows, width = [max(each, 1) for each in shape]
-        lies = heads * rows * width, width, heads * width, 1
-        return new_tensor(process, shape, dtype, model.device, site, strides=lies)
-    old = model.window
-    if any(stride == 0 and size > 1 for stride, size in zip(old.strides, old.shape, strict=True)):
-        return new_tensor(process, shape, dtype, model.device, site)
+    process, old = current_process(), model.window
+    order, pairs = [3, 1, 2, 0], zip(old.strides, old.shape, strict=True)
+    if backend != EFFICIENT:
+        if any(stride == 0 and size > 1 for stride, size in pairs):
+            return new_tensor(process, shape, dtype, model.device)
+        order = sorted(range(len(shape)), key=lambda d: (old.strides[d], -d))
     strides, step = [0] * len(shape), 1
-    for d in sorted(range(len(shape)), key=lambda d: (old.strides[d], -d)):
+    for d in order:
         strides[d], step = step, step * max(shape[d], 1)
-    return new_tensor(process, shape, dtype, model.device, site, strides=tuple(strides))
+    return new_tensor(process, shape, dtype, model.device, strides=tuple(strides))
 
 
 def _reader(given: Attention) -> Callable[[], numbers.Operands]:
