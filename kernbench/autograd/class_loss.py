@@ -14,30 +14,24 @@ class ClassLoss:
         place: Dimension of the input that runs over the classes.
         ignore: Class whose targets do not count.
         reduction: `none`, `mean` or `sum`.
-        smoothing: Share of the target that is spread over all classes.
     """
 
-    def __init__(
-        self, classes: int, place: int, ignore: int, reduction: str, smoothing: float
-    ) -> None:
+    def __init__(self, classes: int, place: int, ignore: int, reduction: str) -> None:
         self._classes = classes
         self._place = place
         self._ignore = ignore
         self._reduction = reduction
-        self._smoothing = smoothing
-        # Without classes, nothing is multiplied with it.
-        self._share = smoothing / max(classes, 1)
 
     def _factors(
         self, t: Array, w: Array | None, dtype: "np.dtype[np.generic]"
     ) -> tuple[Array, ...]:
-        """Returns per target its class, whether it counts and its weight; and all weights."""
+        """Returns per target its class, whether it counts and its weight."""
         counts = t != self._ignore
         rows = checked(
             "cross_entropy", np.where(counts, t, 0), self._classes, self._place, code="M1"
         )
         every = np.ones(self._classes, dtype) if w is None else w
-        return rows, counts, every[rows] * counts, every
+        return rows, counts, every[rows] * counts
 
     def loss(self, logs: Array, t: Array, w: Array | None) -> Array:
         """Returns the loss: one value per target, or a single value.
@@ -47,12 +41,9 @@ class ClassLoss:
             t: Classes, of the shape of `logs` without dimension `place`.
             w: Weight of each class, `[classes]`; None for 1.
         """
-        rows, counts, each, every = self._factors(t, w, logs.dtype)
+        rows, _, each = self._factors(t, w, logs.dtype)
         x = np.moveaxis(logs, self._place, -1)
         loss = -np.take_along_axis(x, rows[..., None], -1)[..., 0] * each
-        if self._smoothing:
-            spread = -np.sum(x * every, axis=-1) * counts
-            loss = (1 - self._smoothing) * loss + self._share * spread
         if self._reduction == "none":
             return loss
         result: Array = np.sum(loss, dtype=logs.dtype)
@@ -66,14 +57,12 @@ class ClassLoss:
             t: Classes, of the shape of the logarithms without dimension `place`.
             w: Weight of each class, `[classes]`; None for 1.
         """
-        rows, counts, each, every = self._factors(t, w, grad.dtype)
+        rows, counts, each = self._factors(t, w, grad.dtype)
         if self._reduction == "mean":
             grad = grad / np.sum(each, dtype=grad.dtype)
         # Not a product: if no target counts, the mean is nan, and ignored targets still get 0.
         grad = np.where(counts, grad, grad.dtype.type(0))
-        scale = grad.dtype.type(self._share)
-        slope = -scale * every * grad[..., None]
-        hit = np.take_along_axis(slope, rows[..., None], -1)
-        hit -= (grad.dtype.type(1 - self._smoothing) * grad * each)[..., None]
-        np.put_along_axis(slope, rows[..., None], hit, -1)
+        slope = np.zeros((*t.shape, self._classes), grad.dtype)
+        if self._classes:
+            np.put_along_axis(slope, rows[..., None], -(grad * each)[..., None], -1)
         return np.moveaxis(slope, -1, self._place)

@@ -29,7 +29,6 @@ NAMES = (
     "log_sigmoid_forward",
     "mish",
     "softplus",
-    "xlogx",
 )
 """Names of the operations whose derivative is the slope at the operand."""
 
@@ -102,6 +101,8 @@ HARDSIGMOID = Curve(
     lambda x: np.clip(x + 3, 0, 6) / 6,
     lambda x: np.where((x > -3) & (x < 3), x.dtype.type(1 / 6), x.dtype.type(0)),
 )
-XLOGX = Curve(
-    lambda x: np.where(x == 0, x, x * np.log(np.where(x == 0, 1, x))), lambda x: np.log(x) + x / x
-)
+
+
+def xlogy(x: Array, y: Array) -> Array:
+    """Returns x times the logarithm of y; 0 where x is."""
+    return np.where(x == 0, x, x * np.log(np.where(x == 0, 1, y)))

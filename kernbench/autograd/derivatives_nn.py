@@ -49,7 +49,17 @@ def _dropout(g: Tensor, b: Tensor, like: Like, factor: float) -> Tensor:
     return kernel("native_dropout_backward", slope, (g, b), like.shape, g.dtype)
 
 
+def _glu(g: Tensor, a: Tensor, like: Like, dim: int) -> Tensor:
+    def slope(grad: Array, x: Array) -> Array:
+        left, right = np.split(x, 2, dim)
+        s = sigmoid_values(right)
+        return np.concatenate([grad * s, grad * left * s * (1 - s)], dim)
+
+    return kernel("glu_backward", slope, (g, a), like.shape, g.dtype)
+
+
 derivative("swiglu", _swiglu)
+derivative("glu", _glu)
 derivative("native_dropout", _dropout)
 
 
@@ -155,23 +165,7 @@ def _batch_norm_back(
 derivative("batch_norm_elemt", joint=_batch_norm_back)
 
 
-# Attention and losses
-
-
-def _masked_softmax(g: Tensor, out: Tensor, factor: float) -> Tensor:
-    def slope(grad: Array, y: Array) -> Any:
-        scaled = grad * y
-        return (scaled - y * np.sum(scaled, axis=-1, keepdims=True)) * y.dtype.type(factor)
-
-    name = "scaled_masked_softmax_backward"
-    return kernel(name, slope, (g, out), g.window.shape, g.dtype)
-
-
-derivative(
-    "scaled_masked_softmax",
-    _masked_softmax,
-    lambda g, out: _masked_softmax(g, out, 1.0),
-)
+# Losses
 
 
 def _nll_loss(g: Tensor, b: Tensor, like: Like, law: ClassLoss, c: Tensor | None = None) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from kernbench.autograd.curves import IN_PLACE, NAMES, Curve
+from kernbench.autograd.curves import IN_PLACE, NAMES, Curve, xlogy
 from kernbench.memory import Array
 from kernbench.memory.special import erf_values
 from kernbench.operations.creation import scalar_tensor, zeros_like
@@ -219,6 +219,11 @@ derivative(
 )
 derivative(
     "masked_fill", None, lambda g, a: where(a, g, _zero(g)), lambda g, a: g.masked_fill(a, 0)
+)
+derivative(
+    "xlogy",
+    lambda g, a, b: elementwise("aten::xlogy", xlogy, g, b).masked_fill((a == 0) & (b <= 0), 0),
+    lambda g, a, b: g * a / b,
 )
 derivative("lerp", lambda g, c: g * (1 - c), lambda g, c: g * c, lambda g, a, b: g * (b - a))
 derivative(

@@ -81,7 +81,7 @@ derivative("min.1", _extreme_of_all)
 
 def _chosen(g: Tensor, like: Like, axes: Axes, chosen: Tensor) -> Tensor:
     rows, grad = _kept(chosen, like, axes), _kept(g, like, axes)
-    return added_along("scatter", grad, like, (*axes, 0)[0], rows)
+    return added_along("scatter_", grad, like, (*axes, 0)[0], rows)
 
 
 derivative("max", _chosen)
@@ -119,7 +119,7 @@ def _norm(g: Tensor, a: Tensor, out: Tensor, like: Like, axes: Axes, order: floa
 
     if order == 2:
         length = _kept(out, like, axes)
-        return a * (_kept(g, like, axes) / length).masked_fill_(length == 0, 0)
+        return _kept(g, like, axes) * (a / length).masked_fill_(length == 0, 0)
     operands = (_kept(g, like, axes), a, _kept(out, like, axes))
     return kernel("norm_backward", slope, operands, like.shape, g.dtype)
 
@@ -160,11 +160,12 @@ def _log_softmax(g: Tensor, out: Tensor, dim: int) -> Tensor:
 
 
 def _ranked(g: Tensor, like: Like, dim: int, chosen: Tensor) -> Tensor:
-    return added_along("scatter", g, like, dim, chosen)
+    return added_along("scatter_", g, like, dim, chosen)
 
 
 derivative("cumsum", _cumsum)
 derivative("softmax", _softmax)
+derivative("_safe_softmax", _softmax)
 derivative("log_softmax", _log_softmax)
 derivative("sort", _ranked)
 derivative("topk", _ranked)

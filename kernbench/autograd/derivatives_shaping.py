@@ -7,15 +7,19 @@ import numpy as np
 
 from kernbench.autograd.derivatives_pointwise import nothing, same
 from kernbench.autograd.kernels import added
-from kernbench.kernels.prices import of_bytes
+from kernbench.errors import call_site, site_fact
+from kernbench.kernels.prices import of_part
 from kernbench.memory import Array
 from kernbench.memory.special import add_slices
 from kernbench.operations.creation import zeros
+from kernbench.operations.elementwise import layout
+from kernbench.operations.fused import kernel
 from kernbench.operations.indexing import Advanced, Key, gathered, scattered
-from kernbench.operations.shaping import cat, key_along, stack
+from kernbench.operations.shaping import cat, key_along, moved, stack
 from kernbench.operations.views import narrow, permute, reshape, squeeze, unsqueeze
 from kernbench.process.process import current_process
 from kernbench.tensors import tape
+from kernbench.tensors.errors import TensorError
 from kernbench.tensors.new import new_tensor
 from kernbench.tensors.nodes import Like
 from kernbench.tensors.running import run
@@ -62,8 +66,8 @@ def _placed(name: str) -> Callable[..., Tensor]:
             part.store(source.read())
 
         node = tape.begin(process, stem, (g,), {"step": step}) if g.memory.tracked else None
-        moved = whole.window.nbytes + 2 * source.nbytes
-        run(process, f"aten::{stem}", (g,), whole, effect, price=of_bytes(moved))
+        price = of_part(part.shape, part.strides)
+        run(process, f"aten::{stem}", (g,), whole, effect, price=price)
         if node is not None:
             tape.finish(node, whole)
         return whole
@@ -96,7 +100,9 @@ def _joined(grads: Grads, like: Like, dim: int, sizes: Sequence[int]) -> Tensor:
 
 def _stacked(grads: Grads, like: Like, dim: int) -> Tensor:
     shape = like.shape[:dim] + like.shape[dim + 1 :]
-    return stack(_all(grads, [shape] * len(grads)), dim)
+    known = next(g for g in grads if g is not None)
+    none = [zeros((), dtype=known.dtype, device=known.device) if g is None else g for g in grads]
+    return stack([each.expand(shape) for each in none], dim)
 
 
 derivative("split", _joined, several=True)
@@ -127,9 +133,17 @@ derivative("cat", every=_part)
 
 
 def _unrepeated(g: Tensor, like: Like, repeats: Sequence[int]) -> Tensor:
-    shape = (1,) * (len(repeats) - len(like.shape)) + like.shape
-    pairs = [n for pair in zip(repeats, shape, strict=True) for n in pair]
-    return g.reshape(pairs).sum(list(range(0, len(pairs), 2)))
+    for _ in range(len(repeats) - len(like.shape)):
+        g = g.sum(0)
+    times = repeats[len(repeats) - len(like.shape) :]
+    pairs: list[int] = []
+    axes: list[int] = []
+    for count, extent in zip(times, like.shape, strict=True):
+        if count != 1:
+            axes.append(len(pairs))
+            pairs.append(count)
+        pairs.append(extent)
+    return g.reshape(pairs).sum(axes) if axes else g
 
 
 def _uninterleaved(g: Tensor, like: Like, repeats: int, dim: int | None) -> Tensor:
@@ -150,6 +164,60 @@ derivative("flip", lambda g, dims: g.flip(dims))
 derivative("roll", _unrolled)
 derivative("tril", lambda g, diagonal: g.tril(diagonal))
 derivative("triu", lambda g, diagonal: g.triu(diagonal))
+
+
+# Padding
+
+
+def padded(input: Tensor, sides: Sequence[Sequence[int]], value: float) -> Tensor:
+    """Returns a tensor with a number around it, as `constant_pad_nd`.
+
+    Args:
+        sides: How many elements come before and after each dimension; negative ones are taken away.
+        value: The number.
+
+    Raises:
+        TensorError: If more is taken away than there is.
+    """
+    old, number = input.window.shape, input.dtype.numpy.type(value)
+    shape = tuple([n + sum(side) for n, side in zip(old, sides, strict=True)])
+    cut = tuple([slice(max(-a, 0), n - max(-b, 0)) for n, (a, b) in zip(old, sides, strict=True)])
+    added = [(max(a, 0), max(b, 0)) for a, b in sides]
+    if any(each.stop < each.start for each in cut):
+        raise TensorError("narrow(): length must be non-negative.", [site_fact(call_site())])
+    lies = None if any(map(any, added)) else layout(shape, (input,))
+
+    def found(x: Array) -> Array:
+        return np.pad(x[cut], added, constant_values=number)
+
+    return moved("constant_pad_nd", input, shape, found, strides=lies, sides=sides)
+
+
+def _unpadded(g: Tensor, sides: Sequence[Sequence[int]]) -> Tensor:
+    return padded(g, [(-before, -after) for before, after in sides], 0)
+
+
+derivative("constant_pad_nd", _unpadded)
+
+
+def _folded(name: str) -> None:
+    def formula(g: Tensor, like: Like, rows: dict[int, list[int]]) -> Tensor:
+        def add(grad: Array) -> Array:
+            for dim, places in rows.items():
+                total = np.zeros((*grad.shape[:dim], like.shape[dim], *grad.shape[dim + 1 :]))
+                total = total.astype(grad.dtype)
+                add_slices(total, grad, np.asarray(places), dim)
+                grad = total
+            return grad
+
+        return kernel(f"{name}_backward", add, (g,), like.shape, g.dtype)
+
+    derivative(name, formula)
+
+
+for _name in ("reflection_pad", "replication_pad"):
+    for _rank in (1, 2, 3):
+        _folded(f"{_name}{_rank}d")
 
 
 # By index tensors
@@ -174,11 +242,11 @@ def added_along(name: str, g: Tensor, like: Like, dim: int, chosen: Tensor) -> T
         else:
             total += grad.reshape(())
 
-    return added(f"{name}_backward", name, add, g, like.shape, (chosen,))
+    return added(f"{name.rstrip('_')}_backward", name, add, g, like.shape, (chosen,))
 
 
 def _gathered_back(g: Tensor, like: Like, dim: int, chosen: Tensor) -> Tensor:
-    return added_along("scatter_add", g, like, dim, chosen)
+    return added_along("scatter_add_", g, like, dim, chosen)
 
 
 def _selected_back(g: Tensor, like: Like, dim: int, chosen: Tensor) -> Tensor:
@@ -188,7 +256,7 @@ def _selected_back(g: Tensor, like: Like, dim: int, chosen: Tensor) -> Tensor:
         else:
             total += grad.reshape(())
 
-    return added("index_select_backward", "index_add", add, g, like.shape, (chosen,))
+    return added("index_select_backward", "index_add_", add, g, like.shape, (chosen,))
 
 
 derivative("gather", _gathered_back)
@@ -234,7 +302,7 @@ def _indexed_back(g: Tensor, like: Like, advanced: Advanced) -> Tensor:
     def read() -> tuple[Any, ...]:
         return key.read("index_backward", "M1")
 
-    return added("index_backward", "index_put", add, g, like.shape, key.tensors, read)
+    return added("index_backward", "index_put_", add, g, like.shape, key.tensors, read)
 
 
 def _cleared(g: Tensor, advanced: Any) -> Tensor:

@@ -76,7 +76,7 @@ def added(
 
     Args:
         name: Name of the operation, without `aten::`, as in the table of formulas.
-        operator: Operator of PyTorch that adds.
+        operator: Operator of PyTorch that adds, in place.
         add: Adds the gradient to an array of zeros, and takes what `read` returns besides.
         grad: The gradient.
         shape: Shape of the result.

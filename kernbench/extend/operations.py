@@ -8,6 +8,7 @@ import numpy as np
 from kernbench.autograd.autograd import is_grad_enabled
 from kernbench.autograd.function import Function
 from kernbench.errors import OperandError, OptionError, UnsupportedError, call_site, site_fact
+from kernbench.kernels.prices import of_bytes
 from kernbench.memory import Array, DType
 from kernbench.operations.creation import sizes_of
 from kernbench.operations.fused import broadcasts, kernel
@@ -197,7 +198,8 @@ def _run(
             )
         return result
 
-    return kernel(stem, compute, operands, shape, dtype, traffic=traffic, library=library)
+    price = None if traffic is None else of_bytes(traffic)
+    return kernel(stem, compute, operands, shape, dtype, price=price, library=library)
 
 
 def _guarded(values: Array) -> Array:

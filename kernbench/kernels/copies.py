@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 
 from kernbench.hw.library import Library
+from kernbench.kernels import pointwise
 from kernbench.kernels.operands import (
+    Layout,
     Operand,
     bytes_of,
     finding,
     is_contiguous,
     numel,
+    row_major,
     total_bytes,
 )
 from kernbench.kernels.traffic import streamed_ps
@@ -66,3 +69,76 @@ def indexed_copy_ps(library: Library, reads: Sequence[Operand], target: Operand)
     indexed = library.kernel("indexed").element
     nbytes = total_bytes(reads) + bytes_of(target)
     return streamed_ps(library, library.kernel("copy"), nbytes, indexed * numel(target))
+
+
+def repeated_ps(library: Library, source: Operand, target: Operand) -> int:
+    """Returns the picoseconds of a copy that writes each element several times, as `repeat` does.
+
+    Both are seen with a dimension of the repetitions before each one: there the source has steps
+    of 0 (`repeat` in PyTorch's aten/src/ATen/native/TensorShape.cpp).
+
+    Args:
+        source: What it reads.
+        target: What it writes, with at least as many dimensions.
+    """
+    missing = len(target.shape) - len(source.shape)
+    old, steps = (1,) * missing + tuple(source.shape), (0,) * missing + tuple(source.strides)
+    shape: list[int] = []
+    read: list[int] = []
+    written: list[int] = []
+    for size, extent, step, stride in zip(old, target.shape, steps, target.strides, strict=True):
+        if size and extent > size:
+            shape.append(extent // size)
+            read.append(0)
+            written.append(size * stride)
+        shape.append(size)
+        read.append(step)
+        written.append(stride)
+    seen = Layout(tuple(shape), tuple(read), source.dtype)
+    return duration_ps(library, seen, Layout(seen.shape, tuple(written), target.dtype))
+
+
+def interleaved_ps(library: Library, source: Operand, target: Operand, dim: int | None) -> int:
+    """Returns the picoseconds of a copy that writes each slice several times in a row.
+
+    Args:
+        source: What it reads.
+        target: What it writes.
+        dim: The dimension of the slices; None for all elements.
+    """
+    place = len(source.shape) if dim is None else dim + 1
+    times = numel(target) // max(1, numel(source))
+    shape = (*source.shape[:place], times, *source.shape[place:])
+    seen = Layout(shape, (*source.strides[:place], 0, *source.strides[place:]), source.dtype)
+    return duration_ps(library, seen, row_major(seen))
+
+
+def placed_ps(library: Library, source: Operand, part: Operand, whole: Operand) -> int:
+    """Returns the picoseconds of writing a tensor into a part of zeros, as gradients of views do.
+
+    Source: `slice_backward`, `select_backward` and `diagonal_backward` in PyTorch's
+    aten/src/ATen/native/TensorShape.cpp.
+
+    Args:
+        source: What is written.
+        part: Where it is written.
+        whole: What has zeros elsewhere.
+    """
+    zeros: int = pointwise.fill_ps(library, "fill", [whole])
+    return zeros + duration_ps(library, source, part)
+
+
+def padded_ps(library: Library, source: Operand, target: Operand) -> int:
+    """Returns the picoseconds of `constant_pad_nd`: a fill and a copy, or the copy of a part.
+
+    Source: PyTorch's aten/src/ATen/native/PadNd.cpp.
+
+    Args:
+        source: What it reads, of which negative paddings leave a part.
+        target: What it writes.
+    """
+    shape = tuple([min(pair) for pair in zip(source.shape, target.shape, strict=True)])
+    read, part = (Layout(shape, each.strides, each.dtype) for each in (source, target))
+    if shape == tuple(target.shape):
+        return duration_ps(library, read, part)
+    return placed_ps(library, read, part, target)

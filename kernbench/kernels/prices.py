@@ -5,9 +5,9 @@ from math import prod
 from typing import Any, Final, NamedTuple
 
 from kernbench.hw.library import Library
-from kernbench.kernels import copies, indexing, norms, pointwise, rows
+from kernbench.kernels import copies, indexing, losses, norms, pointwise, rows
 from kernbench.kernels.names import FILLS
-from kernbench.kernels.operands import Operand, numel
+from kernbench.kernels.operands import Layout, Operand, numel
 from kernbench.kernels.several import SEVERAL
 from kernbench.kernels.traffic import streamed_ps
 
@@ -57,13 +57,32 @@ def of_scatter(name: str, shape: Sequence[int]) -> Price:
     return Price(_scatter, (indexing.kernel_of(name), prod(shape)))
 
 
+def of_part(shape: Sequence[int], strides: Sequence[int]) -> Price:
+    """Returns the price of writing a tensor into a part of zeros.
+
+    Args:
+        shape: Shape of the part.
+        strides: Its steps in the whole.
+    """
+    return Price(_part, (tuple(shape), tuple(strides)))
+
+
 def of_added(name: str) -> Price:
     """Returns the price of adding a gradient to places of zeros.
 
     Args:
         name: Name of the operator that adds, such as `index_add`.
     """
-    return Price(_added, indexing.kernel_of(name))
+    return Price(_sorted_sum) if "index_put" in name else Price(_added, indexing.kernel_of(name))
+
+
+def of_interleaved(dim: int | None) -> Price:
+    """Returns the price of `repeat_interleave` with a number.
+
+    Args:
+        dim: The dimension; None for all elements.
+    """
+    return Price(_interleaved, dim)
 
 
 def of_look_up(name: str) -> Price:
@@ -83,6 +102,40 @@ def _in_turn(library: Library, reads: Operands, writes: Operands, kernels: tuple
     return sum(
         [pointwise.duration_ps(library, "pointwise", reads[-count:], writes) for count in kernels]
     )
+
+
+def _leading(library: Library, reads: Operands, writes: Operands, count: int) -> int:
+    """The kernels for a CPU have a buffer besides, which those of CUDA do not touch."""
+    return pointwise.duration_ps(library, "pointwise", reads[:count], writes[:1])
+
+
+def _loss(library: Library, reads: Operands, writes: Operands, kernels: tuple[int, ...]) -> int:
+    return losses.loss_ps(library, reads, writes, (*kernels, *[2] * (len(reads) - 2)))
+
+
+def _repeat(library: Library, reads: Operands, writes: Operands, _: None) -> int:
+    return copies.repeated_ps(library, reads[0], writes[0])
+
+
+def _interleaved(library: Library, reads: Operands, writes: Operands, dim: int | None) -> int:
+    return copies.interleaved_ps(library, reads[0], writes[0], dim)
+
+
+def _pad(library: Library, reads: Operands, writes: Operands, _: None) -> int:
+    return copies.padded_ps(library, reads[0], writes[0])
+
+
+def _part(library: Library, reads: Operands, writes: Operands, lies: tuple[Any, Any]) -> int:
+    part = Layout(*lies, writes[0].dtype)
+    return copies.placed_ps(library, reads[0], part, writes[0])
+
+
+def _safe_softmax(library: Library, reads: Operands, writes: Operands, _: None) -> int:
+    return rows.safe_softmax_ps(library, reads[0], writes[0])
+
+
+def _sorted_sum(library: Library, reads: Operands, writes: Operands, _: None) -> int:
+    return indexing.accumulate_ps(library, writes[0], reads[1:], reads[0])
 
 
 def _rows(library: Library, reads: Operands, writes: Operands, kernel: str) -> int:
@@ -108,9 +161,9 @@ def _group_norm_backward(library: Library, reads: Operands, writes: Operands, _:
     return norms.group_norm_backward_ps(library, reads[1], weights=len(writes) > 1)
 
 
-def _batch_norm(library: Library, reads: Operands, writes: Operands, _: None) -> int:
+def _batch_norm(library: Library, reads: Operands, writes: Operands, training: bool) -> int:
     del writes
-    return norms.batch_norm_ps(library, reads[0])
+    return norms.batch_norm_ps(library, reads[0], training=training)
 
 
 def _batch_norm_backward(library: Library, reads: Operands, writes: Operands, _: None) -> int:
@@ -183,14 +236,16 @@ def _nll_backward(library: Library, reads: Operands, writes: Operands, _: None) 
     return indexing.nll_backward_ps(library, reads[-1], writes[0])
 
 
-_POINTWISE: Final = Price(_pointwise, "pointwise")
+POINTWISE: Final = Price(_pointwise, "pointwise")
+
+WITH_STATISTICS: Final = Price(_batch_norm, False)
+"""A batch norm with the statistics that it is given."""
 
 PLACES_FOUND: Final = ("argmax", "argmin", "max", "min", "median", "mode")
 """Operators that find where a value is."""
 
 ROWS: Final = {
     "_softmax": "softmax",
-    "_safe_softmax": "softmax",
     "_softmax_backward_data": "softmax_backward",
     "_log_softmax": "log_softmax",
     "_log_softmax_backward_data": "log_softmax_backward",
@@ -210,6 +265,22 @@ PRICES: Final[dict[str, Price]] = {
     },
     **{name: Price(_in_turn, kernels) for name, kernels in SEVERAL.items()},
     "native_dropout": Price(_pointwise, "dropout"),
+    "log_sigmoid_forward": Price(_leading, 1),
+    "log_sigmoid_backward": Price(_leading, 2),
+    **dict.fromkeys(
+        ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy"), Price(_loss, (2,))
+    ),
+    "soft_margin_loss": Price(_loss, (1, 2, 1, 1)),
+    "binary_cross_entropy_with_logits": Price(_loss, (1, 1, 2, 2)),
+    "_safe_softmax": Price(_safe_softmax),
+    **{
+        f"{kind}_pad{rank}d{way}": POINTWISE
+        for kind in ("reflection", "replication")
+        for rank in (1, 2, 3)
+        for way in ("", "_backward")
+    },
+    "repeat": Price(_repeat),
+    "constant_pad_nd": Price(_pad),
     **{name: Price(_fill, kernel) for name, kernel in FILLS.items()},
     "randperm": Price(_fill, "uniform"),
     **dict.fromkeys(("copy_", "clone", "to", "contiguous", "_to_copy"), Price(_copy)),
@@ -219,7 +290,7 @@ PRICES: Final[dict[str, Price]] = {
     "native_layer_norm_backward": Price(_layer_norm_backward),
     "native_group_norm": Price(_group_norm),
     "native_group_norm_backward": Price(_group_norm_backward),
-    "native_batch_norm": Price(_batch_norm),
+    "native_batch_norm": Price(_batch_norm, True),
     "native_batch_norm_backward": Price(_batch_norm_backward),
     **dict.fromkeys(("sort", "argsort"), Price(_sort)),
     "topk": Price(_top),
@@ -257,7 +328,7 @@ def priced(
     found = library.priced.get(signature)
     if found is None:
         operator = name.rpartition("::")[2]
-        named = PRICES.get(operator) or PRICES.get(operator.removesuffix("_"), _POINTWISE)
+        named = PRICES.get(operator) or PRICES.get(operator.removesuffix("_"), POINTWISE)
         family, detail = price or named
         found = library.priced.keep(signature, family(library, reads, writes, detail))
     return found

@@ -5,8 +5,17 @@ from math import prod
 from typing import Final
 
 from kernbench.hw.library import Library
-from kernbench.kernels.operands import Operand, bytes_of, numel, total_bytes
+from kernbench.kernels import pointwise
+from kernbench.kernels.operands import (
+    Layout,
+    Operand,
+    bytes_of,
+    numel,
+    row_major,
+    total_bytes,
+)
 from kernbench.kernels.traffic import by_rows, streamed_ps
+from kernbench.memory import dtypes
 
 _DIVIDED: Final = "arg_extreme"
 """Kernel of reductions that divide few rows among blocks, as sums do."""
@@ -55,6 +64,24 @@ def duration_ps(
         blocks = max(rows, _BLOCKS * library.num_pes) if kernel == _DIVIDED else rows
         nbytes = by_rows(price, nbytes, blocks)
     return streamed_ps(library, price, nbytes, operations)
+
+
+def safe_softmax_ps(library: Library, given: Operand, out: Operand) -> int:
+    """Returns the picoseconds of a softmax whose rows of -inf become 0.
+
+    The softmax, two numbers, which elements are -inf, in which rows all are, and the choice
+    (`_safe_softmax` in PyTorch's aten/src/ATen/native/SoftMax.cpp).
+
+    Args:
+        given: What it reads.
+        out: What it writes.
+    """
+    found = duration_ps(library, "softmax", [given], [out]) + 2 * library.elementwise(0, 0)
+    masked = row_major(Layout(out.shape, out.strides, dtypes.bool_))
+    whole = row_major(Layout((*out.shape[:-1], 1), out.strides, dtypes.bool_))
+    found += pointwise.duration_ps(library, "pointwise", [given], [masked])
+    found += sum_ps(library, masked, (-1,), [whole])
+    return found + pointwise.duration_ps(library, "pointwise", [whole, out], [out])
 
 
 def sum_ps(library: Library, given: Operand, axes: Sequence[int], writes: Sequence[Operand]) -> int:

@@ -1,12 +1,18 @@
 """Activations of `torch.nn.functional` that `torch` itself does not have: one kernel each."""
 
+from typing import Any
+
+import numpy as np
+
 from kernbench.autograd import curves
+from kernbench.autograd.derivatives_pointwise import sigmoid_values
 from kernbench.errors import OptionError, call_site, site_fact, warn_at_call
-from kernbench.memory import DType, dtypes
+from kernbench.memory import Array, DType, dtypes
 from kernbench.operations import pointwise, reductions
-from kernbench.operations.elementwise import elementwise
-from kernbench.operations.shaping import chunk
+from kernbench.operations.elementwise import elementwise, layout
+from kernbench.operations.fused import kernel
 from kernbench.operations.unary import refuse_integer
+from kernbench.operations.views import dim_of
 from kernbench.tensors.errors import TensorError, refuse
 from kernbench.tensors.operands import read_in_cpp
 from kernbench.tensors.tensor import Tensor
@@ -184,7 +190,7 @@ def softsign(input: Tensor) -> Tensor:
 
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:
-    """Returns the first half of a dimension times the sigmoid of the second half: two kernels.
+    """Returns the first half of a dimension times the sigmoid of the second half.
 
     Raises:
         TensorError: If the dimension is odd, or the tensor has none.
@@ -195,8 +201,15 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
             f"glu: halving dimension must be even, got dimension {dim} of shape {list(shape)}",
             [site_fact(call_site())],
         )
-    left, right = chunk(input, 2, dim)
-    return left * right.sigmoid()
+    place = dim_of(dim, len(shape))
+
+    def compute(x: Array) -> Any:
+        left, right = np.split(x, 2, place)
+        return left * sigmoid_values(right)
+
+    half = (*shape[:place], shape[place] // 2, *shape[place + 1 :])
+    lies = layout(half, (input,))
+    return kernel("glu", compute, (input,), half, input.dtype, strides=lies, dim=place)
 
 
 def softmin(

@@ -3,6 +3,7 @@
 from math import sqrt
 from typing import NamedTuple
 
+from kernbench.attention.backends import FLASH
 from kernbench.attention.bands import CAUSAL, EVERYTHING, bands
 from kernbench.attention.numbers import Dropout
 from kernbench.attention.rows import Segment, in_order
@@ -10,7 +11,7 @@ from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.memory import dtypes
 from kernbench.nn.attention import attended
 from kernbench.nn.dropouts import check_probability
-from kernbench.operations.attention import FLASH, Attention, attend_backward
+from kernbench.operations.attention import Attention, attend_backward
 from kernbench.operations.creation import empty
 from kernbench.operations.from_values import tensor
 from kernbench.operations.random import drawn_seed

@@ -1,11 +1,12 @@
 """Attention of `torch.nn.functional`: one command of a fused kernel, or three that keep weights."""
 
-from collections.abc import Callable, Sequence
-from math import sqrt
+from collections.abc import Sequence
+from math import inf, sqrt
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from kernbench.attention import backends
 from kernbench.attention.bands import CAUSAL, EVERYTHING, Bands, bands
 from kernbench.attention.numbers import Dropout
 from kernbench.attention.rows import in_order
@@ -13,8 +14,10 @@ from kernbench.autograd.function import Function
 from kernbench.errors import call_site, site_fact
 from kernbench.memory import Array, dtypes
 from kernbench.nn.dropouts import check_probability, dropout
+from kernbench.nn.vectors import pad
 from kernbench.operations.attention import Attended, Attention, attend, attend_backward
 from kernbench.operations.attention_backends import SDPBackend, allowed
+from kernbench.operations.creation import ones, zeros_like
 from kernbench.operations.elementwise import broadcast
 from kernbench.operations.fused import broadcasts, kernel
 from kernbench.operations.linalg import matmul
@@ -46,10 +49,9 @@ def scaled_dot_product_attention(
 
     One command, which keeps the logarithm of each row's sum, and one for the gradients, which
     computes the weights once more: no matrix of scores lies in memory. The first backend is taken
-    that `torch.nn.attention.sdpa_kernel` allows and that takes the operands. `CUDNN_ATTENTION` and
-    `FLASH_ATTENTION` take what PyTorch's do on an H200. `EFFICIENT_ATTENTION` takes all floats and
-    shapes, where PyTorch's leaves float64, other dimensions than four and odd widths to `MATH`:
-    two matrix products, with the weights in memory between them. On the host there are
+    that `torch.nn.attention.sdpa_kernel` allows and that takes the operands, as PyTorch's do on an
+    H200 (`attention.backends`). float64, other dimensions than four and some widths are left to
+    `MATH`: two matrix products, with the weights in memory between them. On the host there are
     `FLASH_ATTENTION`, which takes everything there, and `MATH`.
 
     Args:
@@ -82,12 +84,21 @@ def scaled_dot_product_attention(
         return _with_weights(call, factor)
     plain = _plain(call)
     q, k, v = (query, key, value) if plain else _in_four_dimensions(call, shape)
+    width, added = shape[-1], 0
+    if query.device.index is not None:
+        added = backends.padding(_KERNELS[backend], width)
+    if added:
+        q, k, v = (pad(each, (0, added)) for each in (q, k, v))
     drops = Dropout(dropout_p, drawn_seed(query.device)) if dropout_p else None
     seen = _seen(q, k, is_causal)
+    if query.device.index is not None:
+        attn_mask = _bias(call)
     mask = None if attn_mask is None else _mask_of_four(attn_mask, shape)
     # Where PyTorch has no such kernel, its matrix product lies row by row.
     row_major = not plain or query.window.shape[3] != value.window.shape[3]
     found, _ = attended(q, k, v, mask, seen, factor, drops, _KERNELS[backend], row_major)
+    if added:
+        found = found[..., :width]
     return found if found.window.shape == shape else found.reshape(shape)
 
 
@@ -305,11 +316,15 @@ def _repeated(each: Tensor, heads: int) -> Tensor:
 # Which kernel
 
 _KERNELS: Final = {
-    SDPBackend.CUDNN_ATTENTION: "cudnn",
-    SDPBackend.FLASH_ATTENTION: "flash",
-    SDPBackend.EFFICIENT_ATTENTION: "efficient",
+    SDPBackend.CUDNN_ATTENTION: backends.CUDNN,
+    SDPBackend.FLASH_ATTENTION: backends.FLASH,
+    SDPBackend.EFFICIENT_ATTENTION: backends.EFFICIENT,
+    SDPBackend.MATH: backends.MATH,
 }
-"""Backends that are one kernel, as machine files name them."""
+"""Backends of devices, as machine files name them."""
+
+_ON_HOST: Final = (SDPBackend.FLASH_ATTENTION, SDPBackend.MATH)
+"""Backends of the host; both take everything."""
 
 
 def _chosen(call: _Call) -> SDPBackend:
@@ -318,13 +333,23 @@ def _chosen(call: _Call) -> SDPBackend:
     Raises:
         TensorError: If there is none; the texts are PyTorch's.
     """
-    refusals = _ON_HOST if call.query.device.index is None else _ON_DEVICES
+    hosted = call.query.device.index is None
+    known = _ON_HOST if hosted else tuple(_KERNELS)
+    mask = call.mask
+    asked = backends.Call(
+        [each.window.shape for each in call[:3]],
+        str(call.query.dtype),
+        mask is not None,
+        mask is not None and mask.requires_grad,
+        call.dropout_p,
+        call.causal,
+        call.gqa,
+    )
     tried: list[str] = []
     for backend in allowed():
-        refusal = refusals.get(backend)
-        if refusal is None:
+        if backend not in known:
             continue
-        wrong = refusal(call)
+        wrong = "" if hosted else backends.refusal(_KERNELS[backend], asked)
         if not wrong:
             return backend
         tried.append(f"{backend.name} takes no such operands: {wrong}")
@@ -334,7 +359,7 @@ def _chosen(call: _Call) -> SDPBackend:
             "No viable backend for scaled_dot_product_attention was found. This is likely due to "
             "turning off both the math kernel and the fused kernels."
         )
-        tried = [f"on {call.query.device} there are {', '.join(each.name for each in refusals)}"]
+        tried = [f"on {call.query.device} there are {', '.join(each.name for each in known)}"]
     raise TensorError(
         summary,
         [site_fact(call_site()), *tried],
@@ -342,100 +367,47 @@ def _chosen(call: _Call) -> SDPBackend:
     )
 
 
-def _takes_all(call: _Call) -> str:
-    del call
-    return ""
-
-
-def _no_16_bit_kernel(call: _Call) -> str:
-    """Returns what both kernels for 16-bit floats do not take."""
-    if call.query.dtype not in {dtypes.float16, dtypes.bfloat16}:
-        return f"{call.query.dtype}, expected torch.float16 or torch.bfloat16"
-    if not _plain(call):
-        return "expected four dimensions each, with batch and heads that need no broadcasting"
-    if not (call.query.window.shape[2] and call.key.window.shape[2]):
-        return "a length of 0"
-    return ""
-
-
-def _no_flash(call: _Call) -> str:
-    q, k, v = (each.window.shape for each in call[:3])
-    if call.mask is not None:
-        return "an attn_mask"
-    wrong = _no_16_bit_kernel(call)
-    if wrong:
-        return wrong
-    if q[3] != v[3] or q[3] > 256:
-        return f"widths of {q[3]} and {v[3]}, expected the same, at most 256"
-    if call.causal and q[2] != k[2]:
-        return f"is_causal with {q[2]} queries and {k[2]} keys"
-    return ""
-
-
-def _no_cudnn(call: _Call) -> str:
-    wrong = _no_16_bit_kernel(call)
-    if wrong:
-        return wrong
-    q, k, v = (each.window.shape for each in call[:3])
-    widths = q[3], v[3]
-    if (max(widths) > 128 and widths != (192, 128)) or q[3] % 8 or v[3] % 8:
-        return f"widths of {q[3]} and {v[3]}, expected multiples of 8, at most 128"
-    if k[2] == 1 or (call.dropout_p and q[2] == 1):
-        return "a length of 1"
-    if call.dropout_p * 16 % 1:
-        return f"dropout_p={call.dropout_p}, expected a multiple of 1/16"
-    return ""
-
-
-_Refusal = Callable[[_Call], str]
-"""Says what a backend does not take of a call; nothing if it takes it."""
-
-_ON_DEVICES: Final[dict[SDPBackend, _Refusal]] = {
-    SDPBackend.CUDNN_ATTENTION: _no_cudnn,
-    SDPBackend.FLASH_ATTENTION: _no_flash,
-    SDPBackend.EFFICIENT_ATTENTION: _takes_all,
-    SDPBackend.MATH: _takes_all,
-}
-_ON_HOST: Final[dict[SDPBackend, _Refusal]] = {
-    SDPBackend.FLASH_ATTENTION: _takes_all,
-    SDPBackend.MATH: _takes_all,
-}
-
-
 # With the weights in memory
 
 
 def _with_weights(call: _Call, factor: float) -> Tensor:
-    query, key, value = call[:3]
+    """Returns attention by the kernels of `_scaled_dot_product_attention_math`.
+
+    16-bit floats are computed in float32; queries and keys both take the root of the factor.
+    """
+    dtype = call.query.dtype
+    narrow = dtype.itemsize == 2
+    query, key, value = (each.float() if narrow else each for each in call[:3])
     if call.gqa:
         key, value = (_repeated(each, query.window.shape[-3]) for each in (key, value))
-    scores = matmul(query, key.mT)
-    weights = _weights(scores, call.mask, factor, call.causal)
-    return matmul(dropout(weights, call.dropout_p), value)
-
-
-def _weights(scores: Tensor, mask: Tensor | None, factor: float, causal: bool) -> Tensor:
-    rows, columns = scores.window.shape[-2:]
-
-    def compute(x: Array, m: Array | None) -> Array:
-        x = x * x.dtype.type(factor)
-        if causal:
-            x = np.where(np.tri(rows, columns, dtype=np.bool_), x, -np.inf)
-        elif m is not None:
-            x = np.where(m, x, -np.inf) if m.dtype == np.bool_ else x + m
-        peak = np.max(x, axis=-1, keepdims=True, initial=-np.inf)
-        powers = np.exp(x - np.where(np.isfinite(peak), peak, 0))
-        total = np.sum(powers, axis=-1, keepdims=True)
-        # The weights of a query that sees no key are 0, as in PyTorch.
-        result: Array = powers / np.where(total == 0, 1, total)
-        return result
-
-    operands = (scores, mask)
-    return kernel(
-        "scaled_masked_softmax",
-        compute,
-        operands,
-        scores.window.shape,
-        scores.dtype,
-        factor=factor,
+    root = sqrt(abs(factor))
+    scores = matmul(query * (root if factor >= 0 else -root), key.mT * root)
+    if call.causal:
+        seen = ones(scores.window.shape[-2:], dtype=dtypes.bool_, device=scores.device)
+        call = call._replace(mask=seen.tril())
+    bias = _bias(call)
+    if bias is not None:
+        scores = scores + bias
+    weights = kernel(
+        "_safe_softmax", _weights, (scores,), scores.window.shape, scores.dtype, dim=-1
     )
+    weights = dropout(weights, call.dropout_p)
+    weights.detach().to(dtype)  # the operator returns them, too
+    return matmul(weights, value).to(dtype)
+
+
+def _bias(call: _Call) -> Tensor | None:
+    """Returns what is added to scores: 0 and -inf for the bools of a mask."""
+    mask = call.mask
+    if mask is None or mask.dtype is not dtypes.bool_:
+        return mask
+    return zeros_like(mask, dtype=call.query.dtype).masked_fill_(mask.logical_not(), -inf)
+
+
+def _weights(x: Array) -> Array:
+    peak = np.max(x, axis=-1, keepdims=True, initial=-np.inf)
+    powers = np.exp(x - np.where(np.isfinite(peak), peak, 0))
+    total = np.sum(powers, axis=-1, keepdims=True)
+    # The weights of a query that sees no key are 0, as in PyTorch.
+    result: Array = powers / np.where(total == 0, 1, total)
+    return result

@@ -6,6 +6,7 @@ from kernbench.autograd import comparisons, curves
 from kernbench.errors import OptionError, call_site, site_fact, warn_at_call
 from kernbench.nn.activations import bent
 from kernbench.nn.losses import Reduction, check_reduction, compared, paired, reduced
+from kernbench.operations.elementwise import elementwise
 from kernbench.tensors.errors import refuse
 from kernbench.tensors.operands import read_in_cpp
 from kernbench.tensors.tensor import Tensor
@@ -218,7 +219,7 @@ def kl_div(
     if log_target:
         loss = target.exp() * (target - input)
     else:
-        loss = bent("xlogx", curves.XLOGX, target) - target * input
+        loss = elementwise("aten::xlogy", curves.xlogy, target, target) - target * input
     if reduction == "mean":
         warn_at_call(
             "kl_div: reduction 'mean' divides by the batch size and by the number of classes; "

@@ -133,7 +133,9 @@ def cross_entropy(
     reduction: Reduction = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Returns the cross entropy between logits and classes, as in `torch`: two kernels.
+    """Returns the cross entropy between logits and classes, as in `torch`.
+
+    Two kernels; a share that is spread over all classes takes several more.
 
     Args:
         input: Logits of shape `[classes]`, `[N, classes]` or `[N, classes, ...]`.
@@ -161,7 +163,12 @@ def cross_entropy(
     place = 1 if len(input.window.shape) > 1 else 0
     logs = log_softmax(input, place)
     if not target.dtype.is_floating_point:
-        return _class_loss(logs, target, weight, ignore_index, reduction, label_smoothing)
+        loss = _class_loss(logs, target, weight, ignore_index, reduction)
+        if not label_smoothing:
+            return loss
+        spread = _spread(logs, target, weight, ignore_index, reduction)
+        share = label_smoothing / max(input.window.shape[place], 1)
+        return loss * (1 - label_smoothing) + spread * share
     if target.window.shape != input.window.shape:
         raise TensorError(
             f"cross_entropy: probabilities of shape {list(target.window.shape)} for an input of "
@@ -182,6 +189,25 @@ def cross_entropy(
         return total
     # As in PyTorch, the mean over nothing is nan.
     return total / (float(loss.window.numel // classes) if classes else 0.0)
+
+
+def _spread(
+    logs: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str
+) -> Tensor:
+    """Returns the loss of all classes alike, by the kernels of PyTorch."""
+    place = 1 if len(logs.window.shape) > 1 else 0
+    if weight is not None:
+        form = (-1, *(1,) * (len(logs.window.shape) - 1 - place))
+        logs = logs * weight.reshape(form)
+    ignored = target == ignore_index
+    loss = (-logs.sum(place)).masked_fill_(ignored, 0)
+    if reduction != "mean":
+        return loss if reduction == "none" else loss.sum()
+    counts = ~ignored
+    if weight is None:
+        return loss.sum() / counts.sum()
+    chosen = weight.index_select(0, target.long().masked_fill(ignored, 0).flatten())
+    return loss.sum() / chosen.masked_fill_(ignored.flatten(), 0).sum()
 
 
 def nll_loss(
@@ -212,7 +238,7 @@ def nll_loss(
     """
     refuse("nll_loss", size_average=size_average, reduce=reduce)
     check_reduction(reduction)
-    return _class_loss(input, target, weight, ignore_index, reduction, 0.0)
+    return _class_loss(input, target, weight, ignore_index, reduction)
 
 
 def _class_loss(
@@ -221,7 +247,6 @@ def _class_loss(
     weight: Tensor | None,
     ignore_index: int,
     reduction: str,
-    smoothing: float,
 ) -> Tensor:
     if target.window.dtype not in {dtypes.int64, dtypes.uint8}:
         raise TensorError(
@@ -251,7 +276,7 @@ def _class_loss(
             "cross_entropy: the gradient of the weights of classes is not simulated, as in PyTorch",
             [site_fact(call_site())],
         )
-    law = ClassLoss(classes, place, ignore_index, reduction, smoothing)
+    law = ClassLoss(classes, place, ignore_index, reduction)
     out = expected if reduction == "none" else ()
     name = "nll_loss" if len(shape) <= 2 else "nll_loss2d"
     return kernel(name, law.loss, (logs, target, weight), out, logs.dtype, law=law)

@@ -6,6 +6,7 @@ from math import prod
 import numpy as np
 
 from kernbench.errors import OptionError, call_site, site_fact
+from kernbench.kernels.prices import WITH_STATISTICS
 from kernbench.memory import Array
 from kernbench.operations.fused import kernel, widened
 from kernbench.tensors.errors import TensorError
@@ -212,6 +213,7 @@ def _with_statistics(
         (input, weight, bias, mean, var),
         input.window.shape,
         input.dtype,
+        price=WITH_STATISTICS,
         mean=mean,
         var=var,
         eps=eps,

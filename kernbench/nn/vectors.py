@@ -3,15 +3,20 @@
 from collections.abc import Sequence
 from typing import Literal
 
+import numpy as np
+
+from kernbench.autograd.derivatives_shaping import padded
 from kernbench.errors import OptionError, call_site, site_fact
-from kernbench.memory import dtypes
-from kernbench.operations.creation import full, zeros
+from kernbench.memory import Array, dtypes
+from kernbench.operations.creation import zeros
+from kernbench.operations.elementwise import broadcast
 from kernbench.operations.from_values import tensor
-from kernbench.operations.pointwise import clamp
+from kernbench.operations.pointwise import clamp, clamp_
 from kernbench.operations.reductions import norm
-from kernbench.operations.shaping import index_select
+from kernbench.operations.shaping import index_select, moved
 from kernbench.operations.views import ints_of
 from kernbench.tensors.errors import TensorError, refuse
+from kernbench.tensors.grad_modes import no_grad
 from kernbench.tensors.operands import read_in_cpp
 from kernbench.tensors.tensor import Tensor
 
@@ -27,7 +32,7 @@ def pad(
 ) -> Tensor:
     """Returns a tensor with elements added around it, or taken away.
 
-    A constant takes two kernels, as in PyTorch; any other mode one for each dimension.
+    The end of the other side takes a kernel for each dimension, any other mode one operation.
 
     Args:
         pad: How many elements to add before and after the last dimension, before and after the one
@@ -57,35 +62,29 @@ def pad(
             [site_fact(call_site())],
         )
     if mode == "constant":
-        return _with_constant(input, sides, extents, 0.0 if value is None else value)
+        ends = [sides.get(dim, (0, 0)) for dim in range(len(shape))]
+        return padded(input, ends, value or 0)
     if mode not in {"reflect", "replicate", "circular"}:
         raise OptionError(f"Unrecognised padding mode {mode}", [site_fact(call_site())])
     if value is not None:
         raise OptionError(
             f'Padding mode "{mode}" doesn\'t take in value argument', [site_fact(call_site())]
         )
-    for dim, (before, after) in sides.items():
-        if before or after or dim == len(shape) - 1:
-            rows = _rows(mode, shape[dim], before, after)
-            index = tensor(rows, dtype=dtypes.int64, device=input.device)
-            input = index_select(input, dim, index)
-    return input
+    rows = {dim: _rows(mode, shape[dim], *side) for dim, side in sides.items()}
+    if mode == "circular":
+        for dim, places in rows.items():
+            if sides[dim] != (0, 0) or dim == len(shape) - 1:
+                index = tensor(places, dtype=dtypes.int64, device=input.device)
+                input = index_select(input, dim, index)
+        return input
 
+    def found(x: Array) -> Array:
+        for dim, places in rows.items():
+            x = np.take(x, places, dim)
+        return x
 
-def _with_constant(
-    input: Tensor, sides: dict[int, tuple[int, ...]], extents: Sequence[int], value: float
-) -> Tensor:
-    source = input
-    for dim, (before, after) in sides.items():
-        kept = input.window.shape[dim] + min(before, 0) + min(after, 0)
-        source = source.narrow(dim, max(-before, 0), kept)
-    if all(each <= 0 for side in sides.values() for each in side):
-        return source.clone()
-    target = out = full(tuple(extents), value, dtype=input.dtype, device=input.device)
-    for dim, (before, _) in sides.items():
-        target = target.narrow(dim, max(before, 0), source.window.shape[dim])
-    target.copy_(source)
-    return out
+    stem = {"reflect": "reflection", "replicate": "replication"}[mode]
+    return moved(f"{stem}_pad{len(sides)}d", input, tuple(extents), found, rows=rows)
 
 
 def _rows(mode: str, extent: int, before: int, after: int) -> list[int]:
@@ -166,11 +165,13 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
         x2: Others; shapes broadcast.
         eps: Least length to divide by.
     """
-    both: Tensor = x1 * x2
-    lengths = (
-        clamp(norm(each.expand_as(both), 2, dim, keepdim=True), min=eps) for each in (x1, x2)
-    )
-    first, second = (each / length for each, length in zip((x1, x2), lengths, strict=True))
+    shape = broadcast("cosine_similarity", [x1.window.shape, x2.window.shape])
+    both = x1.expand(shape), x2.expand(shape)
+    lengths = [norm(each, 2, dim, keepdim=True).clone() for each in both]
+    with no_grad():  # the least length has the gradient of the length
+        for length in lengths:
+            clamp_(length, min=eps)
+    first, second = (each / length for each, length in zip(both, lengths, strict=True))
     found: Tensor = first * second
     return found.sum(dim)
 

@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kernbench.attention import numbers
+from kernbench.attention.backends import EFFICIENT, FLASH
 from kernbench.attention.bands import Bands
 from kernbench.errors import CallSite, call_site, site_fact
-from kernbench.hw.attention import Direction, Shape
+from kernbench.hw.attention import Direction
+from kernbench.kernels.attention import duration_ps
 from kernbench.memory import Array, DType, View, dtypes
 from kernbench.operations.fused import broadcasts
 from kernbench.operations.ranking import wide_type
@@ -20,8 +22,6 @@ from kernbench.tensors.host_time import is_recorded
 from kernbench.tensors.new import new_tensor
 from kernbench.tensors.running import same_device
 from kernbench.tensors.tensor import Tensor
-
-FLASH = "flash"
 
 
 class Attention(NamedTuple):
@@ -106,7 +106,7 @@ def attend(
     if row_major:
         out = new_tensor(process, shape, kind, device, site)
     else:
-        out = _like(process, query, shape, kind, site)
+        out = _like(query, shape, kind, given.backend)
     lse = new_tensor(process, (b, heads, rows), wide, device, site)
     peak = new_tensor(process, (heads,), wide, device, site) if wants_peak else None
     read = _reader(given)
@@ -154,11 +154,11 @@ def attend_backward(
     process = current_process()
     site = process.call_site()
     main = [
-        _like(process, each, each.window.shape, dtype or each.dtype, site)
+        _like(each, each.window.shape, dtype or each.dtype, given.backend)
         for each in (given.query, given.key, given.value)
     ]
     bias, sink = [
-        _like(process, each, each.window.shape, each.dtype, site)
+        _like(each, each.window.shape, each.dtype, FLASH)
         if each is not None and wanted and each.dtype.is_floating_point
         else None
         for each, wanted in ((given.bias, wants_bias), (given.sink, True))
@@ -234,20 +234,22 @@ def _check_found(name: str, given: Attention, grad: Tensor, out: Tensor, lse: Te
             )
 
 
-def _like(
-    process: Process, model: Tensor, shape: tuple[int, ...], dtype: DType, site: CallSite | None
-) -> Tensor:
+def _like(model: Tensor, shape: tuple[int, ...], dtype: DType, backend: str) -> Tensor:
     """Returns a tensor without values whose dimensions lie in memory in the order of a model's.
 
-    They lie row by row if the model's elements are used more than once.
+    They lie row by row if the model's elements are used more than once. Of memory-efficient
+    attention the heads lie behind the rows.
     """
-    old = model.window
-    if any(stride == 0 and size > 1 for stride, size in zip(old.strides, old.shape, strict=True)):
-        return new_tensor(process, shape, dtype, model.device, site)
+    process, old = current_process(), model.window
+    order, pairs = [3, 1, 2, 0], zip(old.strides, old.shape, strict=True)
+    if backend != EFFICIENT:
+        if any(stride == 0 and size > 1 for stride, size in pairs):
+            return new_tensor(process, shape, dtype, model.device)
+        order = sorted(range(len(shape)), key=lambda d: (old.strides[d], -d))
     strides, step = [0] * len(shape), 1
-    for d in sorted(range(len(shape)), key=lambda d: (old.strides[d], -d)):
+    for d in order:
         strides[d], step = step, step * max(shape[d], 1)
-    return new_tensor(process, shape, dtype, model.device, site, strides=tuple(strides))
+    return new_tensor(process, shape, dtype, model.device, strides=tuple(strides))
 
 
 def _reader(given: Attention) -> Callable[[], numbers.Operands]:
@@ -306,18 +308,12 @@ def _run(
         act_at_once(process, name, effect, reads=inputs, writes=outputs, site=site)
         return
     device = process.engine.devices[where.index]
-    b, heads, _, width = given.query.window.shape
-    shape = Shape(b, heads, given.key.window.shape[1], width, given.value.window.shape[3])
     nbytes = sum(each.window.nbytes for each in (*inputs, *outputs))
-    if direction == "backward" and shape.groups < heads:
-        # Of keys and values, the gradients of every head are written, and read to be added.
-        nbytes += (
-            2 * heads // max(1, shape.groups) * sum(each.window.nbytes for each in outputs[1:3])
-        )
-    duration_ps = device.library.attention(
-        given.backend, direction, given.query.dtype.machine_name, shape, given.patterns, nbytes
+    operands = given.query.window, given.key.window, given.value.window
+    lasting = duration_ps(
+        device.library, given.backend, direction, operands, given.patterns, nbytes
     )
-    work = Hold(process.engine, device.compute, duration_ps, effect)
+    work = Hold(process.engine, device.compute, lasting, effect)
     stream = process.current_stream(where.index)
     act(
         process,

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from kernbench.kernels.names import kernel_name
-from kernbench.kernels.prices import of_bytes
+from kernbench.kernels.prices import Price
 from kernbench.memory import Array, DType, View
 from kernbench.operations.elementwise import check_complex
 from kernbench.operations.ranking import wide_type
@@ -30,7 +30,7 @@ def kernel(
     shape: tuple[int, ...],
     dtype: DType,
     *,
-    traffic: int | None = None,
+    price: Price | None = None,
     library: str = "aten",
     beside: tuple[Sequence[Tensor], Callable[[], None]] | None = None,
     strides: tuple[int, ...] | None = None,
@@ -48,7 +48,7 @@ def kernel(
             as None.
         shape: Shape of the result.
         dtype: Type of the result.
-        traffic: Bytes that the kernel reads and writes; None: the bytes of all tensors.
+        price: What the kernel costs; None: what its name does.
         library: Library of the operation; traces show `library::name`.
         strides: Strides of the result; None: row-major.
         beside: Further tensors that the kernel writes, and the function that writes them first.
@@ -76,7 +76,6 @@ def kernel(
         values = [None if source is None else widened(source) for source in sources]
         target.adopt(np.asarray(function(*values)))
 
-    price = None if traffic is None else of_bytes(traffic)
     label = kernel_name(name, library)
     run(process, label, tensors, out, effect, also=also, price=price, site=site)
     node = None

@@ -11,7 +11,7 @@ from kernbench.operations.copies import array_to
 from kernbench.operations.elementwise import OPERANDS, broadcast, check_complex
 from kernbench.operations.views import t
 from kernbench.process.process import current_process
-from kernbench.tensors.errors import TensorError, refuse
+from kernbench.tensors.errors import TensorError, no_array, refuse
 from kernbench.tensors.nodes import grad_state_of, needs_gradient
 from kernbench.tensors.running import check_one_device, host_array, same_device
 from kernbench.tensors.tensor import Tensor
@@ -46,11 +46,7 @@ def numpy(self: Tensor, *, force: bool = False) -> Array:
 
 def _check_on_host(tensor: Tensor) -> None:
     if tensor.is_cuda and current_process().strict:
-        raise OperandError(
-            f"can't convert {tensor.device} device type tensor to numpy. Use Tensor.cpu() to copy "
-            "the tensor to host memory first.",
-            [site_fact(call_site())],
-        )
+        raise no_array(tensor.device)
 
 
 def _check_plain(tensor: Tensor) -> None:

@@ -13,6 +13,7 @@ from kernbench.kernels.names import kernel_name
 from kernbench.kernels.prices import PRICES, of_sum
 from kernbench.memory import Array, DType, dtypes
 from kernbench.operations import host_reads, ranking
+from kernbench.operations.copies import to
 from kernbench.operations.elementwise import check_complex
 from kernbench.operations.host_reads import *  # noqa: F403 - one namespace for users
 from kernbench.operations.pointwise import maximum, minimum
@@ -561,7 +562,14 @@ def softmax(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
     Args:
         dtype: Type of the computation and the result; the tensor's own by default.
     """
-    return along("softmax", _softmax, input, dim, _floats("softmax", dtype or input.dtype))
+    kind = _floats("softmax", dtype or input.dtype)
+    return along("softmax", _softmax, _converted(input, kind), dim, kind)
+
+
+def _converted(input: Tensor, kind: DType) -> Tensor:
+    """Returns what a softmax reads: float16 as it is to become float32, all else in its type."""
+    as_it_is = input.dtype is dtypes.float16 and kind is dtypes.float32
+    return input if as_it_is else to(input, kind)
 
 
 def _softmax(x: Array, axis: int) -> Array:
@@ -574,7 +582,7 @@ def _softmax(x: Array, axis: int) -> Array:
 def log_softmax(input: Tensor, dim: int, dtype: DType | None = None) -> Tensor:
     """Returns the logarithm of the softmax along a dimension, as `torch.log_softmax`."""
     kind = _floats("log_softmax", dtype or input.dtype)
-    return along("log_softmax", _log_softmax, input, dim, kind)
+    return along("log_softmax", _log_softmax, _converted(input, kind), dim, kind)
 
 
 def _log_softmax(x: Array, axis: int) -> Array:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from kernbench.errors import KernbenchError, OperandError, OptionError, call_site, site_fact
-from kernbench.kernels.prices import of_bytes, of_look_up, of_scatter
+from kernbench.kernels.prices import Price, of_interleaved, of_look_up, of_scatter
 from kernbench.memory import Array, DType, View, dtypes
 from kernbench.operations import views
 from kernbench.operations.copies import clone
@@ -193,6 +193,7 @@ def moved(
     function: Callable[[Array], Array],
     others: Sequence[Tensor] = (),
     strides: tuple[int, ...] | None = None,
+    price: Price | None = None,
     **options: Any,
 ) -> Tensor:
     """Returns a tensor of elements of `input` that a numpy function rearranges.
@@ -204,6 +205,7 @@ def moved(
         function: Takes an array, returns a new one or a view.
         others: Further tensors that the function reads.
         strides: Strides of the result; None: row-major.
+        price: What the kernel costs; None: as its name says.
         **options: Values that the formula of the gradient needs.
     """
     process = current_process()
@@ -219,7 +221,7 @@ def moved(
         [input, *others],
         out,
         lambda: target.adopt(function(source.read())),
-        price=of_look_up(name) if others else of_bytes(2 * target.nbytes),
+        price=of_look_up(name) if others else price,
         site=site,
     )
     if node is not None:
@@ -299,6 +301,7 @@ def repeat_interleave(
         input,
         shape,
         lambda x: np.repeat(x, repeats, dim),
+        price=of_interleaved(dim),
         repeats=repeats,
         dim=dim,
     )

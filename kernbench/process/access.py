@@ -5,7 +5,7 @@ through `bridge.tensors.hazards`.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Final, Literal, NamedTuple
 
@@ -63,6 +63,24 @@ def other_device(name: str, index: int, own: int, owner: int | None) -> Ownershi
         hint=hint,
         code="M14",
     )
+
+
+_EXCHANGE: Final = "a rank uses its own device; ranks exchange data through torch.distributed"
+
+
+def tensor_of_another(
+    name: str, owner: str, facts: Sequence[str], hint: str = _EXCHANGE
+) -> OwnershipError:
+    """Returns the error of a process that uses a tensor of another one (M14).
+
+    Args:
+        name: Name of the process.
+        owner: Name of the one that has the tensor.
+        facts: Which tensor it is.
+        hint: What to do.
+    """
+    summary = f"{name} used a tensor of {owner}"
+    return OwnershipError(summary, [site_fact(call_site()), *facts], hint=hint, code="M14")
 
 
 def _is_loading() -> bool:
@@ -172,7 +190,7 @@ class Guard:
         owner = self.owner
         if owner is process or self.sip < 0:
             return
-        whose, hint = owner.name, "ranks exchange data through torch.distributed"
+        whose, hint = owner.name, _EXCHANGE
         if owner.engine is not process.engine:
             whose, hint = (
                 "another context",
@@ -181,16 +199,8 @@ class Guard:
         elif process.rank == MAIN:
             return
         block = self.buffer.allocation
-        raise OwnershipError(
-            f"{process.name} used a tensor of {whose}",
-            [
-                site_fact(call_site()),
-                f"{block.label} on cuda:{self.sip}",
-                site_fact(block.site, "allocated at"),
-            ],
-            hint=hint,
-            code="M14",
-        )
+        facts = [f"{block.label} on cuda:{self.sip}", site_fact(block.site, "allocated at")]
+        raise tensor_of_another(process.name, whose, facts, hint)
 
     def wrote(
         self, stream: Stream, number: int, window: View, what: Issued, counts: bool = True

@@ -14,6 +14,19 @@ class DimensionError(KernbenchError, IndexError):
     """A dimension or an index that a tensor does not have."""
 
 
+def no_array(device: object) -> OperandError:
+    """Returns the error of `numpy()` of a tensor on a device.
+
+    Args:
+        device: Where the tensor is.
+    """
+    return OperandError(
+        f"can't convert {device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor "
+        "to host memory first.",
+        [site_fact(call_site())],
+    )
+
+
 def one_way(several: tuple[Any, ...], sequence: Sequence[int] | None) -> tuple[Any, ...]:
     """Returns integers that were given one by one, or as a sequence by keyword.
 

@@ -200,13 +200,22 @@ def generator_on(process: Process, device: Device, generator: Generator | None) 
     if generator is None:
         return default_generator(process, device).of(process)
     if process.strict and generator.device.type != device.type:
-        raise TensorError(
-            f"Expected a '{device.type}' device type for generator but found "
-            f"'{generator.device.type}'",
-            [site_fact(call_site())],
-            hint=f"make it with torch.Generator('{device.type}')",
-        )
+        raise other_generator(device.type, generator.device.type)
     return generator
+
+
+def other_generator(expected: str, found: str) -> TensorError:
+    """Returns the error of a generator for another kind of device.
+
+    Args:
+        expected: Kind of device of the tensor.
+        found: Kind of device of the generator.
+    """
+    return TensorError(
+        f"Expected a '{expected}' device type for generator but found '{found}'",
+        [site_fact(call_site())],
+        hint=f"make it with torch.Generator('{expected}')",
+    )
 
 
 def device_generator(process: Process) -> Generator:

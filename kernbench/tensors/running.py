@@ -404,17 +404,26 @@ def mixed_devices(name: str, tensors: Iterable[Tensor]) -> TensorError:
         if seen is None or (tensor.window.shape and not seen.window.shape):
             found[tensor.device] = tensor
     places = sorted(found, key=lambda device: device.index is None)
-    first, other = places[:2]
-    moved = found[other]
+    told = [(str(place), _told(found[place])) for place in places]
+    return on_several_devices(name.removeprefix("aten::"), told)
+
+
+def on_several_devices(name: str, found: Sequence[tuple[str, str]]) -> TensorError:
+    """Returns the error of an operation that was given tensors on several devices.
+
+    Args:
+        name: Name of the operation.
+        found: A device and the tensor there, for each; where all should be comes first.
+    """
+    (first, _), (other, moved) = found[:2]
     return TensorError(
         "Expected all tensors to be on the same device, but found at least two devices, "
         f"{first} and {other}!",
         [
             site_fact(call_site()),
-            f"{name.removeprefix('aten::')} got "
-            + " and ".join(f"{_told(found[place])} on {place}" for place in places),
+            f"{name} got " + " and ".join([f"{told} on {place}" for place, told in found]),
         ],
-        hint=f"move the {_told(moved)} with .to('{first}'); a module's parameters and buffers move "
+        hint=f"move the {moved} with .to('{first}'); a module's parameters and buffers move "
         f"with module.to('{first}')",
     )
 

@@ -37,6 +37,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("cudnn", {"dtype": BF16}, {"is_causal": True}),
     ("cudnn", {"dtype": BF16, "groups": 2}, {"is_causal": True, "enable_gqa": True}),
     ("flash", {"dtype": BF16, "width": 256}, {}),
+    ("flash", {"dtype": BF16, "width": 20}, {"is_causal": True}),
     ("efficient", {"dtype": torch.float32}, {}),
     ("efficient", {"dtype": torch.float32}, {"attn_mask": _mask()}),
     ("cudnn", {"dtype": BF16}, {"attn_mask": _mask(), "scale": 0.2}),
@@ -81,7 +82,7 @@ def test_attention_has_the_same_commands_without_numbers() -> None:
         return [each for each in on_one_rank(worker, data=data) if "attention" in each]
 
     assert commands(True) == commands(False)
-    assert len(commands(True)) == 2 * 4
+    assert len(commands(True)) == 2 * 5
 
 
 def test_what_no_kernel_takes_is_a_matrix_of_scores() -> None:

@@ -23,6 +23,13 @@ def test_an_operation_takes_as_long_under_both_torches(name: str) -> None:
     assert own / real == pytest.approx(1, abs=0.05)
 
 
+@pytest.mark.parametrize("name", both_torches.PRICED)
+def test_kernels_of_large_operands_take_as_long_under_both_torches(name: str) -> None:
+    own, real = (times[name] for times in _times())
+
+    assert own == pytest.approx(real, rel=0.01, abs=3_000_000), "more than a launch or two apart"
+
+
 @cache
 def _steps() -> tuple[dict[str, float], dict[str, float]]:
     return both_steps.of_own_torch(), both_steps.of_real_torch()

@@ -160,11 +160,24 @@ def _both_ways(function: Callable[[Any, Any], Any], *shape: int) -> dict[str, Ma
     return {"": forward, "_backward": _back(run)}
 
 
+def _large_both_ways(function: Callable[[Any, Any], Any], dtype: str) -> dict[str, Maker]:
+    def backward(torch: Any) -> Operation:
+        x = _x(torch, dtype=dtype, grad=True)
+        out = function(torch, x)
+        if not out.requires_grad:
+            return lambda: x
+        grad = torch.ones_like(out)
+        return lambda: (out.backward(grad), x)  # a leaf that nobody holds gets no gradient
+
+    return {"": _of_one(function, dtype=dtype), "_backward": backward}
+
+
 def _named(name: str) -> Callable[[Any, Any], Any]:
     return lambda torch, x: getattr(torch, name)(x)
 
 
 _SMALL = (64, 64)
+_OF_64 = ("layer_norm", "rms_norm", "group_norm", "gather", "unbind", "cross_entropy_of_images")
 _ALONE = (
     *("exp", "expm1", "log", "log1p", "log2", "log10", "sqrt", "rsqrt", "reciprocal", "sin", "cos"),
     *("tan", "tanh", "sigmoid", "neg", "abs", "relu", "sign", "floor", "ceil", "trunc", "round"),
@@ -232,6 +245,128 @@ _BOTH_WAYS: dict[str, Callable[[Any, Any], Any]] = {
     "probabilities": lambda torch, x: torch.nn.functional.cross_entropy(x, (x * 2).detach()),
 }
 
+
+def _heads(width: int, dtype: str = "bfloat16", **options: Any) -> Callable[[Any, Any], Any]:
+    """Returns attention on parts of a matrix of bfloat16, in another type and width."""
+
+    def run(torch: Any, x: Any) -> Any:
+        heads = x.reshape(-1)[: 2 * 16 * 1024 * width].view(2, 16, 1024, width)
+        heads = heads.to(getattr(torch, dtype))
+        given = dict(options)
+        if given.pop("masked", False):
+            given["attn_mask"] = torch.ones(1024, 1024, dtype=heads.dtype, device="cuda")
+        return torch.nn.functional.scaled_dot_product_attention(
+            heads, heads.detach(), heads.detach(), **given
+        )
+
+    return run
+
+
+def _at(places: Callable[[Any], Any], name: str, *rest: Any) -> Callable[[Any, Any], Any]:
+    return lambda torch, x: getattr(x, name)(*rest, places(torch))
+
+
+def _loss(name: str, **options: Any) -> Callable[[Any, Any], Any]:
+    def run(torch: Any, x: Any) -> Any:
+        return getattr(torch.nn.functional, name)(x, (x * 2).detach(), **options)
+
+    return run
+
+
+def _function(name: str) -> Callable[[Any, Any], Any]:
+    return lambda torch, x: getattr(torch.nn.functional, name)(x)
+
+
+def _padded(mode: str) -> Callable[[Any, Any], Any]:
+    return lambda torch, x: torch.nn.functional.pad(x.view(64, 64, N), (3, 3), mode=mode)
+
+
+_LARGE: dict[str, Callable[[Any, Any], Any]] = {
+    **{name: _named(name) for name in _ALONE},
+    **{
+        name: function
+        for name, function in _BOTH_WAYS.items()
+        if name not in _ALONE and "batch" not in name and name not in _OF_64
+    },
+    **{
+        f"{name}_{reduction}": _loss(name, reduction=reduction)
+        for name in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss")
+        for reduction in ("mean", "sum", "none")
+    },
+    **{name: _loss(name) for name in ("binary_cross_entropy", "binary_cross_entropy_with_logits")},
+    "kl_div": _loss("kl_div", reduction="sum"),
+    "kl_div_by_batch": _loss("kl_div", reduction="batchmean"),
+    "cross_entropy": lambda torch, x: torch.nn.functional.cross_entropy(x, _ids(torch, N)),
+    "cross_entropy_smoothed": lambda torch, x: torch.nn.functional.cross_entropy(
+        x, _ids(torch, N), label_smoothing=0.1
+    ),
+    **{
+        name: _function(name)
+        for name in ("glu", "hardswish", "mish", "softplus", "selu", "normalize")
+    },
+    "cosine_similarity": lambda torch, x: torch.nn.functional.cosine_similarity(x, x * 2),
+    "pairwise_distance": lambda torch, x: torch.nn.functional.pairwise_distance(x, x * 2),
+    **{f"pad_{mode}": _padded(mode) for mode in ("constant", "reflect", "replicate")},
+    "pad_less": lambda torch, x: torch.nn.functional.pad(x, (-1, -2)),
+    "pad_and_less": lambda torch, x: torch.nn.functional.pad(x, (-1, 2, 3, 0)),
+    "repeat_rows": lambda torch, x: x.repeat(2, 1),
+    "repeat_both": lambda torch, x: x.repeat(2, 2),
+    "repeat_before": lambda torch, x: x.repeat(2, 1, 1),
+    "repeat_interleave": lambda torch, x: x.repeat_interleave(2, 0),
+    "repeat_interleave_columns": lambda torch, x: x.repeat_interleave(2, 1),
+    "repeat_interleave_all": lambda torch, x: x.repeat_interleave(2),
+    "flip": lambda torch, x: x.flip(1),
+    "roll": lambda torch, x: x.roll(3, 1),
+    "tril": lambda torch, x: x.tril(),
+    "slice_of_columns": lambda torch, x: x[:, 1:-1],
+    "slice_with_steps": lambda torch, x: x[::2],
+    "select_a_column": lambda torch, x: x[:, 3],
+    "unbind_one": lambda torch, x: x.view(4, 1024, N).unbind()[0],
+    "index_rows": lambda torch, x: x[_ids(torch, N)],
+    "index_columns": lambda torch, x: x[:, _ids(torch, N)],
+    "index_both": lambda torch, x: x[_ids(torch, N), _ids(torch, N)],
+    "index_select_rows": _at(lambda torch: _ids(torch, N), "index_select", 0),
+    "gather_all": _at(lambda torch: _ids(torch, N, N), "gather", 1),
+    "scatter_add": lambda torch, x: x.scatter_add(1, _ids(torch, N, N), x * 2),
+    "index_add": lambda torch, x: x.index_add(0, _ids(torch, N), x * 2),
+    "norm_of_rows": lambda torch, x: x.norm(dim=-1),
+    "norm_of_columns": lambda torch, x: x.norm(dim=0),
+    "any_of_columns": lambda torch, x: (x > 0).any(0),
+    "all_of_rows": lambda torch, x: (x > 0).all(-1),
+    "prod_of_columns": lambda torch, x: x.detach().prod(0),
+    "batch_norm": lambda torch, x: torch.nn.functional.batch_norm(
+        x.view(64, 64, 64, 64), None, None, None, None, True
+    ),
+    "batch_norm_evaluated": lambda torch, x: torch.nn.functional.batch_norm(
+        x.view(64, 64, 64, 64), torch.zeros(64, device="cuda"), torch.ones(64, device="cuda")
+    ),
+}
+
+_NARROW: dict[str, Callable[[Any, Any], Any]] = {
+    "softmax_in_float32": lambda torch, x: x.softmax(-1, dtype=torch.float32),
+    "log_softmax_in_float32": lambda torch, x: x.log_softmax(-1, dtype=torch.float32),
+    "sum_in_float32": lambda torch, x: x.sum(-1, dtype=torch.float32),
+    **{f"attention_of_{width}": _heads(width) for width in (64, 96, 100, 128, 160, 256, 264)},
+    "attention_of_100_causal": _heads(100, is_causal=True),
+    "attention_of_100_masked": _heads(100, masked=True),
+    "attention_of_64_masked": _heads(64, masked=True),
+    "attention_with_dropout": _heads(64, dropout_p=0.1),
+    "attention_of_100_with_dropout": _heads(100, dropout_p=0.1),
+    **{
+        f"attention_of_{dtype}_{width}": _heads(width, dtype)
+        for dtype in ("float16", "float32", "float64")
+        for width in (64, 66, 100)
+    },
+}
+
+PRICED: dict[str, Maker] = {
+    f"{name}{way}": maker
+    for table, dtype in ((_LARGE, "float32"), (_NARROW, "bfloat16"))
+    for name, function in table.items()
+    for way, maker in _large_both_ways(function, dtype).items()
+}
+"""Operations on large operands, forward and backward, that take as long under both torches."""
+
 NAMED: dict[str, Maker] = {
     **{name: OPERATIONS[name] for name in OPERATIONS if name not in ("gather", "cross_entropy")},
     **{f"{name}_in_place": _method(f"{name}_") for name in _ALONE},
@@ -291,8 +426,8 @@ def commands_of(
 
 
 def device_times(torch: Any, engine: GraphEngine) -> dict[str, int]:
-    """Returns the picoseconds that the commands of each of `OPERATIONS` take; see `commands_of`."""
-    found = commands_of(torch, engine, OPERATIONS)
+    """Returns the picoseconds that the commands of each operation take; see `commands_of`."""
+    found = commands_of(torch, engine, {**PRICED, **OPERATIONS})
     return {name: sum(ps for _, ps in commands) for name, commands in found.items()}
 
 

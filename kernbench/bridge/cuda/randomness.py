@@ -16,7 +16,7 @@ import torch
 from kernbench.bridge.base.here import HERE, Rank, this_rank
 from kernbench.bridge.tensors.devices import wanted
 from kernbench.isolation.replaced import Patch, WhenImported
-from kernbench.tensors.generators import FIRST_SEED
+from kernbench.tensors.generators import FIRST_SEED, other_generator
 
 _REAL: Final = torch.Generator
 _PER_BLOCK: Final = 4
@@ -184,7 +184,7 @@ def draw(
     ours = None if given is None else GENERATORS.get(given._cdata)
     if given is not None and (ours is not None) != on_device:
         expected, got = ("cuda", "cpu") if on_device else ("cpu", "cuda")
-        raise RuntimeError(f"Expected a '{expected}' device type for generator but found '{got}'")
+        raise other_generator(expected, got)
     if not on_device:
         return func(*args, **kwargs)
     if ours is not None and rank.capture is not None:

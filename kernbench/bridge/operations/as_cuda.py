@@ -23,6 +23,16 @@ from typing import Any, Final
 import torch
 from torch.nn import functional
 
+from kernbench.attention.backends import (
+    CUDNN,
+    EFFICIENT,
+    FLASH,
+    MATH,
+    ORDER,
+    Call,
+    padding,
+    refusal,
+)
 from kernbench.bridge.base.here import HERE
 from kernbench.bridge.cuda.autocast import INSTEAD
 from kernbench.bridge.operations import cuda_recurrent
@@ -71,116 +81,31 @@ def _is_plain(kind: type) -> bool:
 # Attention
 
 _real_attention: Final = functional.scaled_dot_product_attention
-_CUDNN, _FLASH, _EFFICIENT, _MATH = 3, 1, 2, 0
-_FIRST_ORDER: Final = (_CUDNN, _FLASH, _EFFICIENT, _MATH)
-"""PyTorch's order of priority on an H200, with cuDNN since 9.15.1; numbers of `SDPBackend`."""
+_NAMES: Final = {3: CUDNN, 1: FLASH, 2: EFFICIENT, 0: MATH}
+"""Backends by the numbers of `SDPBackend`."""
 
 _BUILT_IN_ORDER: Final[tuple[int, ...]] = tuple(torch._C._get_sdp_priority_order())
 """The order of this build of PyTorch, before a program has changed it."""
 
-_ENABLED: Final[dict[int, Callable[[], bool]]] = {
-    _CUDNN: torch.backends.cuda.cudnn_sdp_enabled,
-    _FLASH: torch.backends.cuda.flash_sdp_enabled,
-    _EFFICIENT: torch.backends.cuda.mem_efficient_sdp_enabled,
-    _MATH: torch.backends.cuda.math_sdp_enabled,
+_ENABLED: Final[dict[str, Callable[[], bool]]] = {
+    CUDNN: torch.backends.cuda.cudnn_sdp_enabled,
+    FLASH: torch.backends.cuda.flash_sdp_enabled,
+    EFFICIENT: torch.backends.cuda.mem_efficient_sdp_enabled,
+    MATH: torch.backends.cuda.math_sdp_enabled,
 }
 
 
-def backend_of(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor | None,
-    dropout_p: float,
-    causal: bool,
-) -> int:
-    """Returns the backend that PyTorch chooses on an H200, as the number of its `SDPBackend`.
+def _backend_of(call: Call) -> str:
+    """Returns the backend that PyTorch chooses on an H200.
 
     `MATH` also if nothing that takes the operands is allowed: PyTorch's own call then refuses.
-
-    Args:
-        query: Operand, as in `scaled_dot_product_attention`.
-        key: Operand.
-        value: Operand.
-        mask: `attn_mask`, or None.
-        dropout_p: Probability with which a weight is dropped.
-        causal: `is_causal`.
     """
-    if not (query.dim() == key.dim() == value.dim() == 4 and key.shape[:3] == value.shape[:3]):
-        return _MATH
-    if not (query.shape[2] and key.shape[2] and key.shape[1]) or query.shape[0] != key.shape[0]:
-        return _MATH
     order: tuple[int, ...] = tuple(torch._C._get_sdp_priority_order())
-    for backend in _FIRST_ORDER if order == _BUILT_IN_ORDER else order:
-        enabled = _ENABLED.get(backend)
-        if enabled is None or not enabled():
-            continue
-        if _TAKES[backend](query, key, value, mask, dropout_p, causal):
-            return backend
-    return _MATH
-
-
-def _cudnn_takes(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor | None,
-    dropout_p: float,
-    causal: bool,
-) -> bool:
-    del causal
-    wide, narrow = query.shape[3], value.shape[3]
-    return (
-        query.dtype in (torch.float16, torch.bfloat16)
-        and (max(wide, narrow) <= 128 or (wide, narrow) == (192, 128))
-        and wide % 8 == narrow % 8 == 0
-        and key.shape[2] > 1
-        and not (dropout_p and query.shape[2] == 1)
-        and (mask is None or not mask.requires_grad)
+    names = (
+        ORDER if order == _BUILT_IN_ORDER else [_NAMES[each] for each in order if each in _NAMES]
     )
-
-
-def _flash_takes(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor | None,
-    dropout_p: float,
-    causal: bool,
-) -> bool:
-    del dropout_p
-    return (
-        query.dtype in (torch.float16, torch.bfloat16)
-        and mask is None
-        and query.shape[3] == value.shape[3] <= 256
-        and query.shape[3] % 8 == 0  # PyTorch pads other widths
-        and (not causal or query.shape[2] == key.shape[2])
-    )
-
-
-def _efficient_takes(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: torch.Tensor | None,
-    dropout_p: float,
-    causal: bool,
-) -> bool:
-    del mask, dropout_p, causal
-    unit = 16 // query.element_size()
-    return (
-        query.dtype in (torch.float16, torch.bfloat16, torch.float32)
-        and query.shape[1] == key.shape[1]
-        and query.shape[3] % unit == value.shape[3] % unit == 0
-    )
-
-
-_TAKES: Final[dict[int, Callable[..., bool]]] = {
-    _CUDNN: _cudnn_takes,
-    _FLASH: _flash_takes,
-    _EFFICIENT: _efficient_takes,
-    _MATH: lambda *_: True,
-}
+    allowed = [each for each in names if _ENABLED[each]()]
+    return next((each for each in allowed if not refusal(each, call)), MATH)
 
 
 def _attention(
@@ -202,10 +127,15 @@ def _attention(
         or torch.is_autocast_enabled("cuda")  # which calls again with other types
     ):
         return _real_attention(*call, **rest)
-    same = query.shape[:-2] == key.shape[:-2] or enable_gqa
-    backend = backend_of(*call) if same and query.dtype == key.dtype == value.dtype else _MATH
-    if backend == _MATH:
-        if not _ENABLED[_MATH]():
+    backend = MATH
+    if query.dtype == key.dtype == value.dtype:
+        shapes, masked = [tuple(each.shape) for each in call[:3]], attn_mask is not None
+        needs = attn_mask is not None and attn_mask.requires_grad
+        dtype = str(query.dtype)
+        asked = Call(shapes, dtype, masked, needs, dropout_p, is_causal, enable_gqa)
+        backend = _backend_of(asked)
+    if backend == MATH:
+        if not _ENABLED[MATH]():
             raise RuntimeError("No available kernel. Aborting execution.")
         found: torch.Tensor = _ATEN._scaled_dot_product_attention_math(*call, None, **rest)[0]
         return found
@@ -213,14 +143,21 @@ def _attention(
     keeps = torch.is_grad_enabled() and any(
         each is not None and each.requires_grad for each in (query, key, value, bias)
     )
-    if backend == _CUDNN:
+    if backend == CUDNN:
         out = _ATEN._scaled_dot_product_cudnn_attention(
             query, key, value, bias, keeps, dropout_p, is_causal, False, scale=scale
         )
-    elif backend == _FLASH:
+    elif backend == FLASH:
+        width = query.shape[3]
+        added = padding(FLASH, width)
+        if added:
+            scale = width**-0.5 if scale is None else scale
+            query, key, value = [functional.pad(each, (0, added)) for each in call[:3]]
         out = _ATEN._scaled_dot_product_flash_attention(
             query, key, value, dropout_p, is_causal, False, scale=scale
         )
+        if added:
+            return out[0][..., :width]
     else:
         out = _ATEN._scaled_dot_product_efficient_attention(
             query, key, value, bias, keeps, dropout_p, is_causal, scale=scale

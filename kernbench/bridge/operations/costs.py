@@ -15,13 +15,15 @@ from kernbench.bridge.operations import (
     costs_gemm,
     costs_images,
     costs_lists,
+    costs_pointwise,
     costs_rows,
     cuda_recurrent,
 )
 from kernbench.bridge.operations.costs_operands import Formula, by_bytes
-from kernbench.bridge.operations.costs_pointwise import copying, filling, pointwise
+from kernbench.bridge.operations.costs_pointwise import by_name, copying
 from kernbench.hw.library import Library
-from kernbench.kernels.names import COPIES, FILLS, FREE_NAMES, FREE_SPACES, kernel_name
+from kernbench.kernels.names import COPIES, FREE_NAMES, FREE_SPACES, SCATTERS, kernel_name
+from kernbench.kernels.prices import PRICES
 
 
 class Cost(NamedTuple):
@@ -34,6 +36,7 @@ class Cost(NamedTuple):
         known: Whether the kernel is known; otherwise its bytes are counted.
         blas: Whether the kernel is one of cuBLAS, which takes a workspace.
         lists: Whether its first operand is a list, as of `_foreach_*` and fused optimisers.
+        in_place: What it is in place, if a gradient may be added by it.
     """
 
     name: str
@@ -42,6 +45,7 @@ class Cost(NamedTuple):
     known: bool = True
     blas: bool = False
     lists: bool = False
+    in_place: "Cost | None" = None
 
 
 def _nothing(library: Library, args: Any, kwargs: Any, out: Any) -> int:
@@ -59,14 +63,15 @@ _FORMULAS: Final[dict[Any, Formula]] = {
     **costs_images.FORMULAS,
     **cuda_recurrent.FORMULAS,
     **costs_lists.FORMULAS,
+    **costs_pointwise.FORMULAS,
 }
 
 _POINTWISE: Final = frozenset(
     (
-        *("native_dropout", "native_dropout_backward", "where", "masked_fill", "masked_fill_"),
-        *("tril", "tril_", "triu", "triu_", "flip", "roll", "constant_pad_nd", "repeat"),
-        *("_local_scalar_dense", "equal", "isin", "bucketize", "one_hot", "lerp_"),
-        *("_amp_update_scale_", "floor_divide", "log_sigmoid", "log_sigmoid_forward"),
+        *("native_dropout_backward", "where", "masked_fill", "masked_fill_", "floor_divide"),
+        *("tril", "tril_", "triu", "triu_", "flip", "roll", "lerp_", "_amp_update_scale_"),
+        *("glu", "glu_backward"),
+        *("_local_scalar_dense", "equal", "isin", "bucketize", "one_hot", "log_sigmoid"),
     )
 )
 """Kernels as elementwise ones, which PyTorch does not mark as such."""
@@ -88,12 +93,21 @@ def cost_of(func: Any) -> Cost:
     if formula is None and func.namespace == "aten":
         formula = _by_name(name)
     if formula is None and torch.Tag.pointwise in func.tags:
-        formula = pointwise(name)
+        formula = by_name(name)
     if formula is None:
         return Cost(kernel_name(name, func.namespace), by_bytes, known=False)
     kernel = kernel_name(name, func.namespace)
     lists = name.startswith("_foreach_") or packet in costs_lists.FORMULAS
-    return Cost(kernel, formula, blas=packet in costs_gemm.FORMULAS, lists=lists)
+    in_place = None
+    if func.namespace == "aten" and f"{name}_" in SCATTERS:
+        in_place = Cost(kernel_name(f"{name}_"), _FORMULAS[getattr(torch.ops.aten, f"{name}_")])
+    return Cost(
+        kernel,
+        formula,
+        blas=packet in costs_gemm.FORMULAS,
+        lists=lists,
+        in_place=in_place,
+    )
 
 
 def _by_name(name: str) -> Formula | None:
@@ -101,9 +115,7 @@ def _by_name(name: str) -> Formula | None:
         return costs_lists.foreach(name)
     if name in COPIES:
         return copying
-    if name in FILLS:
-        return filling(name)
-    return pointwise(name) if name in _POINTWISE else None
+    return by_name(name) if name in PRICES or name in _POINTWISE else None
 
 
 def unknown_operations(rank: Rank) -> list[tuple[str, int, int]]:

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 import torch
 
+from kernbench.attention.backends import CUDNN, EFFICIENT, Call, refusal
 from kernbench.attention.bands import CAUSAL, EVERYTHING, bands
 from kernbench.attention.rows import in_order
 from kernbench.bridge.operations.costs_operands import Formula, layout, layouts
@@ -13,8 +14,6 @@ from kernbench.kernels import attention
 from kernbench.kernels.operands import total_bytes
 
 _ATEN: Final = torch.ops.aten
-_WIDEST: Final = 128
-"""Widest heads that cuDNN's kernels take."""
 
 
 def _values(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
@@ -33,8 +32,9 @@ def _attention(packet: Any, direction: Direction, backend: str) -> Formula:
         query, key, value = given["query"], given["key"], given["value"]
         chosen = backend
         if not chosen:
-            narrow = query.element_size() == 2 and query.shape[3] <= _WIDEST
-            chosen = "cudnn" if narrow else "efficient"
+            shapes = [tuple(each.shape) for each in (query, key, value)]
+            asked = Call(shapes, str(query.dtype), gqa=True)
+            chosen = CUDNN if not refusal(CUDNN, asked) else EFFICIENT
         causal = CAUSAL if given["is_causal"] else EVERYTHING
         seen = bands(in_order(query.shape[2]), in_order(key.shape[2]), causal)
         nbytes = total_bytes(layouts(given)) + total_bytes(layouts(out))

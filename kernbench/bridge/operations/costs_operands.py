@@ -10,6 +10,7 @@ from kernbench.bridge.tensors.operands import tensors_in
 from kernbench.bridge.tensors.storages import DTYPES, is_on_device
 from kernbench.hw.library import Library
 from kernbench.kernels.operands import Layout, numel, total_bytes
+from kernbench.kernels.prices import Price
 from kernbench.kernels.traffic import streamed_ps
 from kernbench.memory import DType
 
@@ -77,6 +78,23 @@ def by_bytes(library: Library, args: Any, kwargs: Any, out: Any) -> int:
     nbytes = total_bytes(operands_of(args, kwargs)) + total_bytes(layouts(written(args, out)))
     operations = sum(map(numel, layouts(out)))
     return streamed_ps(library, library.kernel("pointwise"), nbytes, operations)
+
+
+def priced(price: Price) -> Formula:
+    """Returns the time of an operation whose operands and results are those of its kernel.
+
+    Args:
+        price: What it costs, from `kernels.prices`.
+    """
+    family, detail = price
+
+    def duration(library: Library, args: Any, kwargs: Any, out: Any) -> int:
+        writes = layouts(out)
+        if not writes:
+            return by_bytes(library, args, kwargs, out)
+        return family(library, operands_of(args, kwargs), writes, detail)
+
+    return duration
 
 
 OUT: Final = -1

@@ -1,54 +1,20 @@
-"""Elementwise operations, copies and fills: which kernel each is."""
+"""Elementwise operations, fills, copies, and gradients of views: which kernel each is."""
 
 from typing import Any, Final
 
 import torch
 
-from kernbench.bridge.operations.costs_operands import (
-    Formula,
-    by_bytes,
-    layout,
-    layouts,
-    operands_of,
-)
+from kernbench.bridge.operations.costs_operands import Formula, layout, layouts, priced
 from kernbench.bridge.tensors.operands import tensors_in
 from kernbench.hw.library import Library
-from kernbench.kernels import copies
-from kernbench.kernels import pointwise as kernels
-from kernbench.kernels.names import FILLS
-
-_KERNELS: Final = {
-    "gelu": "gelu",
-    "gelu_backward": "gelu_backward",
-    "silu": "silu",
-    "silu_backward": "silu_backward",
-    "native_dropout": "dropout",
-}
-"""Elementwise operations whose kernel has a name of its own in machine files."""
+from kernbench.kernels import copies, losses
+from kernbench.kernels.operands import Layout
+from kernbench.kernels.prices import POINTWISE, PRICES
 
 
-def pointwise(name: str) -> Formula:
-    """Returns the time of an elementwise operation."""
-    kernel = _KERNELS.get(name) or _KERNELS.get(name.removesuffix("_"), "pointwise")
-
-    def duration(library: Library, args: Any, kwargs: Any, out: Any) -> int:
-        writes = layouts(out)
-        if not writes:
-            return by_bytes(library, args, kwargs, out)
-        return kernels.duration_ps(library, kernel, operands_of(args, kwargs), writes)
-
-    return duration
-
-
-def filling(name: str) -> Formula:
-    """Returns the time of an operation that writes without reading."""
-    kernel = FILLS[name]
-
-    def duration(library: Library, args: Any, kwargs: Any, out: Any) -> int:
-        del args, kwargs
-        return kernels.fill_ps(library, kernel, layouts(out))
-
-    return duration
+def by_name(name: str) -> Formula:
+    """Returns the time of an operation as its name says; of most names, an elementwise one."""
+    return priced(PRICES.get(name) or PRICES.get(name.removesuffix("_"), POINTWISE))
 
 
 def copying(library: Library, args: Any, kwargs: Any, out: Any) -> int:
@@ -62,3 +28,46 @@ def copying(library: Library, args: Any, kwargs: Any, out: Any) -> int:
     del kwargs
     source = args[1] if len(args) > 1 and isinstance(args[1], torch.Tensor) else args[0]
     return copies.duration_ps(library, layout(source), layout(next(tensors_in(out))))
+
+
+def _of_part(library: Library, args: Any, kwargs: Any, out: Any) -> int:
+    """The gradient of a slice, an element of a dimension, or a diagonal: the dimensions differ."""
+    del kwargs
+    grad, whole = layout(args[0]), layout(out)
+    steps = list(whole.strides)
+    if len(args) == 6:
+        steps[args[2]] *= args[5]
+    elif len(args) == 5:
+        first, second = (dim % len(steps) for dim in args[3:])
+        steps.append(steps[first] + steps[second])
+        steps = [step for dim, step in enumerate(steps) if dim not in (first, second)]
+    else:
+        del steps[args[2]]
+    part = Layout(grad.shape, tuple(steps), whole.dtype)
+    return copies.placed_ps(library, grad, part, whole)
+
+
+def _of_logits(library: Library, args: Any, kwargs: Any, out: Any) -> int:
+    """Cross entropy of logits; factors of the class take two kernels, and one more with them."""
+    del kwargs
+    weight, of_class = (*args[2:4], None, None)[:2]
+    kernels = [
+        1,
+        1,
+        2,
+        2,
+        *([1, 1, 2] if of_class is not None else []),
+        *[2] * (weight is not None),
+    ]
+    return losses.loss_ps(library, layouts(args[:2]), layouts(out), kernels)
+
+
+_ATEN: Final = torch.ops.aten
+
+FORMULAS: Final[dict[Any, Formula]] = {
+    **dict.fromkeys(
+        (_ATEN.slice_backward, _ATEN.select_backward, _ATEN.diagonal_backward), _of_part
+    ),
+    _ATEN.binary_cross_entropy_with_logits: _of_logits,
+}
+"""Times of losses and of gradients of views, by operation."""

@@ -12,22 +12,13 @@ from kernbench.bridge.operations.costs_operands import (
     layouts,
     operands_of,
 )
-from kernbench.bridge.tensors.operands import tensors_in
 from kernbench.hw.library import Library
 from kernbench.kernels import copies, indexing, rows
 from kernbench.kernels.names import LOOK_UPS, REDUCTIONS, SCATTERS
 from kernbench.kernels.operands import total_bytes
-from kernbench.kernels.prices import ROWS
 from kernbench.kernels.traffic import streamed_ps
 
 _ATEN: Final = torch.ops.aten
-
-
-def _row(kernel: str) -> Formula:
-    def duration(library: Library, args: Any, kwargs: Any, out: Any) -> int:
-        return rows.duration_ps(library, kernel, operands_of(args, kwargs), layouts(out))
-
-    return duration
 
 
 def streamed_copy(kernel: str) -> Formula:
@@ -43,10 +34,21 @@ def streamed_copy(kernel: str) -> Formula:
     return duration
 
 
-def _reduction(library: Library, args: Any, kwargs: Any, out: Any) -> int:
-    del kwargs
-    axes = args[1] if len(args) > 1 and isinstance(args[1], list | tuple) else ()
-    return rows.sum_ps(library, layout(args[0]), axes, layouts(out))
+def _reduction(place: int) -> Formula:
+    """Returns the time of a reduction.
+
+    Args:
+        place: Which argument says the dimensions.
+    """
+
+    def duration(library: Library, args: Any, kwargs: Any, out: Any) -> int:
+        axes = args[place] if len(args) > place else (kwargs or {}).get("dim")
+        if isinstance(axes, int) and not isinstance(axes, bool):
+            axes = (axes,)
+        axes = axes if isinstance(axes, list | tuple) else ()
+        return rows.sum_ps(library, layout(args[0]), axes, layouts(out))
+
+    return duration
 
 
 def _gathered_stats(library: Library, args: Any, kwargs: Any, out: Any) -> int:
@@ -76,14 +78,27 @@ def _scattered(name: str) -> Formula:
     return duration
 
 
-def _sorted(library: Library, args: Any, kwargs: Any, out: Any) -> int:
-    del kwargs
-    return indexing.sort_ps(library, layout(next(tensors_in(args))), layouts(out))
+_NOWHERE: Final = 9
+_PLACES: Final = {"norm": 2, "linalg_vector_norm": 2, "bincount": _NOWHERE, "histc": _NOWHERE}
+"""Which argument of a reduction says the dimensions, if not the second one."""
 
 
-def _top(library: Library, args: Any, kwargs: Any, out: Any) -> int:
-    del kwargs
-    return indexing.top_ps(library, layout(args[0]), layouts(out))
+_IN_FORMULAS: Final = frozenset(
+    (
+        *("GatherBackward0", "IndexBackward0", "IndexSelectBackward0", "TopkBackward0"),
+        *("SortBackward0", "SortBackward1", "KthvalueBackward0", "ModeBackward0"),
+        *("MaxBackward0", "MinBackward0", "MedianBackward1", "NanmedianBackward1"),
+        *("CummaxBackward0", "CumminBackward0"),
+    )
+)
+"""Gradients that PyTorch adds to zeros in place, but out of place if a dispatch mode looks on
+(`areAnyTensorSubclassLike` in torch/csrc/autograd/FunctionsManual.cpp)."""
+
+
+def adds_to_zeros() -> bool:
+    """Returns whether an operation out of place is one in place without a dispatch mode."""
+    node = torch._C._current_autograd_node()
+    return node is not None and node.name() in _IN_FORMULAS
 
 
 def _all(names: tuple[str, ...], formula: Formula) -> dict[Any, Formula]:
@@ -91,22 +106,15 @@ def _all(names: tuple[str, ...], formula: Formula) -> dict[Any, Formula]:
 
 
 FORMULAS: Final[dict[Any, Formula]] = {
-    **{getattr(_ATEN, name): _row(kernel) for name, kernel in ROWS.items()},
-    **_all(REDUCTIONS, _reduction),
+    **{getattr(_ATEN, name): _reduction(_PLACES.get(name, 1)) for name in REDUCTIONS},
     **_all(LOOK_UPS, _gathered),
     **{getattr(_ATEN, name): _scattered(name) for name in SCATTERS},
-    **_all(("cat", "stack"), streamed_copy("cat")),
     _ATEN.split_with_sizes_copy: streamed_copy("split"),
-    **_all(("sort", "argsort"), _sorted),
-    **_all(("nll_loss_forward", "nll_loss2d_forward"), by_operands(rows.nll_ps, 0, 1)),
     **_all(
         ("nll_loss_backward", "nll_loss2d_backward"), by_operands(indexing.nll_backward_ps, 2, OUT)
     ),
-    _ATEN.batch_norm_stats: _reduction,
+    _ATEN.batch_norm_stats: _reduction(_NOWHERE),
     _ATEN.batch_norm_gather_stats_with_counts: _gathered_stats,
-    _ATEN.embedding: by_operands(indexing.embedding_ps, 1, OUT),
-    _ATEN.embedding_dense_backward: by_operands(indexing.embedding_backward_ps, 0, 1, OUT),
     _ATEN.index_select: by_operands(indexing.select_ps, 2, OUT),
-    _ATEN.topk: _top,
 }
 """Times of operations on rows and places, by operation."""

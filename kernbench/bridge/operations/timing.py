@@ -14,6 +14,7 @@ from kernbench.bridge.base.here import Rank
 from kernbench.bridge.cuda.randomness import draw
 from kernbench.bridge.operations.costs import FREE, Cost, cost_of
 from kernbench.bridge.operations.costs_gemm import precision
+from kernbench.bridge.operations.costs_rows import adds_to_zeros
 from kernbench.bridge.operations.eager import Eager
 from kernbench.bridge.operations.flex import OPERATIONS, Named
 from kernbench.bridge.operations.known import OF_FLOATS, Known, known_of
@@ -140,6 +141,9 @@ class TimeMode(TorchDispatchMode):
             key: list[Any] = [get_default_dtype()]
             if cost.blas:
                 key.append(precision())
+            if cost.in_place is not None and adds_to_zeros():
+                cost = cost.in_place
+                key.append(cost)
             for value in args:  # as `_look`, without a call
                 kind = type(value)
                 if kind in PLAIN or isinstance(value, torch.Tensor):

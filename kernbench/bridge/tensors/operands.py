@@ -10,11 +10,12 @@ from torch.utils._pytree import tree_map_only
 
 from kernbench.bridge.base.here import Rank
 from kernbench.bridge.tensors.storages import STORAGES, hold, is_on_device
-from kernbench.errors import UnsupportedError, call_site, not_simulated, site_fact
+from kernbench.errors import UnsupportedError, not_simulated
 from kernbench.kernels.names import kernel_name
-from kernbench.process.access import OwnershipError
+from kernbench.process.access import OwnershipError, tensor_of_another
 from kernbench.process.process import Process
 from kernbench.tensors.errors import TensorError
+from kernbench.tensors.running import on_several_devices
 
 _ATEN: Final = torch.ops.aten
 
@@ -187,32 +188,16 @@ def _of_another(rank: Rank, func: Any, args: Any) -> OwnershipError:
         if held is not None and held.on_device and held.owner is not process:
             break
     assert held is not None
-    return OwnershipError(
-        f"{process.name} used {_told(tensor)} of {held.owner.name}, which is on another device",
-        [
-            site_fact(call_site()),
-            f"by {func._overloadpacket.__name__}; its device is {rank.device}",
-        ],
-        hint="a rank uses its own device; ranks exchange data through torch.distributed",
-        code="M14",
-    )
+    used = f"{_told(tensor)} by {func._overloadpacket.__name__}; its device is {rank.device}"
+    return tensor_of_another(process.name, held.owner.name, [used])
 
 
 def _mixed(rank: Rank, func: Any, args: Any) -> TensorError:
     tensors = list(tensors_in(args))
     there = next(one for one in tensors if is_on_device(one))
     here = next(one for one in tensors if not is_on_device(one) and one.dim())
-    return TensorError(
-        "Expected all tensors to be on the same device, but found at least two devices, "
-        f"{rank.device} and cpu!",
-        [
-            site_fact(call_site()),
-            f"{func._overloadpacket.__name__} of {rank.process.name} got {_told(there)} on "
-            f"{rank.device} and {_told(here)} on cpu",
-        ],
-        hint=f"move the {_told(here)} with .to('{rank.device}'); a module's parameters and buffers "
-        f"move with module.to('{rank.device}')",
-    )
+    name = f"{func._overloadpacket.__name__} of {rank.process.name}"
+    return on_several_devices(name, [(str(rank.device), _told(there)), ("cpu", _told(here))])
 
 
 def _told(tensor: torch.Tensor) -> str:

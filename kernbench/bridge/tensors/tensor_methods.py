@@ -24,6 +24,7 @@ from kernbench.isolation.made_up import MADE_UP
 from kernbench.isolation.replaced import Patch
 from kernbench.process.access import AccessError
 from kernbench.runtime_api.refused_functions import Once
+from kernbench.tensors.errors import no_array
 
 _TENSOR: Final = torch.Tensor
 _STORAGE: Final = torch.UntypedStorage
@@ -53,10 +54,7 @@ def numpy(self: torch.Tensor, *, force: bool = False) -> Any:
     if rank is None or not on_device(self):
         return _REAL_NUMPY(self, force=force)
     if not force:
-        raise TypeError(
-            f"can't convert {rank.device} device type tensor to numpy. Use Tensor.cpu() to copy "
-            "the tensor to host memory first."
-        )
+        raise no_array(rank.device)
     return _REAL_NUMPY(_to_host(rank, self), force=True)
 
 

@@ -182,6 +182,12 @@ LISTED: Final = (
         "the CPU converts operands first, a GPU does not",
         mixed=True,
     ),
+    Listed(
+        "torch.nn.functional.scaled_dot_product_attention",
+        "scaled_dot_product_attention",
+        "strides",
+        "on a GPU flash attention pads rows to 8 elements: the result is a part of what it writes",
+    ),
     Listed("Tensor.conj", "einsum|conj", "strides", "PyTorch gives a view, or a permuted product"),
     Listed(
         "Tensor.__rpow__",
