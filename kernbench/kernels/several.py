@@ -83,34 +83,3 @@ def one_hot(torch: Any, is_ours: Callable[[Any], bool]) -> Callable[..., Any]:
         return made.scatter_(-1, tensor.unsqueeze(-1), 1)
 
     return one_hot
-
-
-def ctc_loss(torch: Any, is_ours: Callable[[Any], bool]) -> Callable[..., Any]:
-    """Returns `ctc_loss` with the mean over sequences where these are, as on CUDA.
-
-    Lengths on the host are copied to the device then. Source: `ctc_loss` in PyTorch's
-    aten/src/ATen/native/LossCTC.cpp.
-
-    Args:
-        torch: PyTorch, with its own function.
-        is_ours: Says whether a tensor is on a simulated device.
-    """
-    real: Callable[..., Any] = torch.ctc_loss
-
-    def ctc_loss(
-        log_probs: Any,
-        targets: Any,
-        input_lengths: Any,
-        target_lengths: Any,
-        blank: int = 0,
-        reduction: int = 1,
-        zero_infinity: bool = False,
-    ) -> Any:
-        given = log_probs, targets, input_lengths, target_lengths, blank
-        if reduction != 1 or not is_ours(log_probs):
-            return real(*given, reduction, zero_infinity)
-        losses = real(*given, 0, zero_infinity)
-        lengths = torch.as_tensor(target_lengths).clamp_min(1)
-        return (losses / lengths.to(losses.device, losses.dtype)).mean()
-
-    return ctc_loss

@@ -35,10 +35,11 @@ from kernbench.attention.backends import (
 )
 from kernbench.bridge.base.here import HERE
 from kernbench.bridge.cuda.autocast import INSTEAD
-from kernbench.bridge.operations import cuda_recurrent
-from kernbench.bridge.operations.cuda_kernels import registered
 from kernbench.bridge.tensors.storages import is_plain, stands_for_another
-from kernbench.kernels.several import counted, ctc_loss, one_hot
+from kernbench.cuda_on_cpu import recurrent
+from kernbench.cuda_on_cpu.ctc import ctc_loss
+from kernbench.cuda_on_cpu.registering import registered
+from kernbench.kernels.several import counted, one_hot
 
 _ATEN: Final = torch.ops.aten
 _DTENSOR: Final = "torch.distributed.tensor", "DTensor"
@@ -53,8 +54,8 @@ def replacements() -> Iterator[tuple[Any, str, Any]]:
     yield functional, "dropout", _dropout(functional.dropout)
     yield from ((at, "bincount", counted(at.bincount, _is_ours)) for at in (torch, torch.Tensor))
     yield functional, "one_hot", one_hot(torch, _is_one)
-    yield torch, "ctc_loss", ctc_loss(torch, _is_ours)
-    yield from cuda_recurrent.replacements(_is_ours)
+    yield torch, "ctc_loss", ctc_loss(torch.ctc_loss, _is_ours)
+    yield from recurrent.replacements(_is_ours)
     mha = torch.backends.mha
     yield mha, "get_fastpath_enabled", _no_fast_path(mha.get_fastpath_enabled)
     name = "_group_tensors_by_device_and_dtype"

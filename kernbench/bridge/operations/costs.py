@@ -16,8 +16,8 @@ from kernbench.bridge.operations import (
     costs_images,
     costs_lists,
     costs_pointwise,
+    costs_recurrent,
     costs_rows,
-    cuda_recurrent,
 )
 from kernbench.bridge.operations.costs_operands import Formula, by_bytes
 from kernbench.bridge.operations.costs_pointwise import by_name, copying
@@ -61,7 +61,7 @@ _FORMULAS: Final[dict[Any, Formula]] = {
     **costs_attention.FORMULAS,
     **costs_rows.FORMULAS,
     **costs_images.FORMULAS,
-    **cuda_recurrent.FORMULAS,
+    **costs_recurrent.FORMULAS,
     **costs_lists.FORMULAS,
     **costs_pointwise.FORMULAS,
 }

@@ -20,7 +20,6 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from kernbench.bridge.base.here import HERE, Rank
-from kernbench.bridge.base.keys import with_autograd
 from kernbench.bridge.distributed.works import unseen
 from kernbench.bridge.operations import flex_blocks
 from kernbench.bridge.operations.costs_operands import layouts
@@ -28,6 +27,7 @@ from kernbench.bridge.operations.flex_blocks import BlockMask
 from kernbench.bridge.operations.flex_functions import Lifted, captured
 from kernbench.bridge.tensors.operands import tensors_in
 from kernbench.bridge.tensors.storages import DTYPES, hold, is_on_device
+from kernbench.cuda_on_cpu.keys import with_autograd
 from kernbench.errors import warn_at_call
 from kernbench.hw.attention import Direction, Shape
 from kernbench.hw.library import Library

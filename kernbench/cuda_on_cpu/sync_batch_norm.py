@@ -1,9 +1,10 @@
-"""Kernels for the CPU and for `meta` of the parts of `SyncBatchNorm`, which are CUDA's alone."""
+"""The parts of `SyncBatchNorm`; without numbers, the same functions give the shapes."""
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import torch
+
+from kernbench.cuda_on_cpu.table import implements
 
 _CHANNELS: Final = 1
 Pair = tuple[torch.Tensor, torch.Tensor]
@@ -23,6 +24,7 @@ def _along(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return values.reshape([-1 if axis == _CHANNELS else 1 for axis in range(like.dim())])
 
 
+@implements("batch_norm_stats", "CPU", "Meta")
 def _stats(input: torch.Tensor, eps: float) -> Pair:
     """Mean and reciprocal deviation of each channel."""
     wide, axes = _wide(input), _axes(input)
@@ -31,6 +33,7 @@ def _stats(input: torch.Tensor, eps: float) -> Pair:
     return mean, (variance + eps).rsqrt()
 
 
+@implements("batch_norm_gather_stats_with_counts", "CPU", "Meta")
 def _gather_stats(
     input: torch.Tensor,
     mean: torch.Tensor,
@@ -54,6 +57,7 @@ def _gather_stats(
     return whole, (squares / total + eps).rsqrt()
 
 
+@implements("batch_norm_elemt", "CPU", "Meta")
 def _normed(
     input: torch.Tensor,
     weight: torch.Tensor | None,
@@ -72,6 +76,7 @@ def _normed(
     return out.to(input.dtype)
 
 
+@implements("batch_norm_backward_reduce", "CPU", "Meta")
 def _reduced(
     grad_out: torch.Tensor,
     input: torch.Tensor,
@@ -95,6 +100,7 @@ def _reduced(
     )
 
 
+@implements("batch_norm_backward_elemt", "CPU", "Meta")
 def _slope(
     grad_out: torch.Tensor,
     input: torch.Tensor,
@@ -113,13 +119,3 @@ def _slope(
     slope = _wide(grad_out) - _along(sum_dy / total, input) - centred
     factor = invstd if weight is None else invstd * weight
     return (slope * _along(factor, input)).to(input.dtype)
-
-
-KERNELS: Final[dict[str, Callable[..., Any]]] = {
-    "batch_norm_stats": _stats,
-    "batch_norm_gather_stats_with_counts": _gather_stats,
-    "batch_norm_elemt": _normed,
-    "batch_norm_backward_reduce": _reduced,
-    "batch_norm_backward_elemt": _slope,
-}
-"""What computes each operation, by its name; without numbers, the same gives the shapes."""

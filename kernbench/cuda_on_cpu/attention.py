@@ -1,60 +1,18 @@
-"""Kernels for the CPU of operations that PyTorch has for CUDA alone: attention and RMS norms.
+"""Attention of cuDNN, and PyTorch's flash and memory-efficient attention for CUDA.
 
-Attention is PyTorch's own on a CPU where that takes the operands; else, and for weights that are
-dropped or gradients of masks, it is computed in float32 with the matrix of scores.
+It is PyTorch's own on a CPU where that takes the operands; else, and for weights that are dropped
+or gradients of masks, it is computed in float32 with the matrix of scores.
 """
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import torch
 
-from kernbench.bridge.operations import cuda_norms, cuda_recurrent
+from kernbench.cuda_on_cpu.table import SEEDS, Tensors, implements, wide
 
 _ATEN: Final = torch.ops.aten
-_SEED: Final = 1 << 62
 
-Tensors = tuple[torch.Tensor, ...]
 Found = tuple[torch.Tensor | int | None, ...]
-
-_KERNELS: Final[list[tuple[str, str, Callable[..., Any]]]] = []
-"""Kernels of CUDA's operations for a CPU: the operation, what it is for, and the function."""
-
-
-_REGISTERED: Final[list[torch.library.Library]] = []
-"""What keeps the kernels registered, if they are."""
-
-
-def registered() -> torch.library.Library:
-    """Gives PyTorch the kernels, once; they stay, since only these operations reach them.
-
-    Returns:
-        What keeps them registered.
-    """
-    if _REGISTERED:
-        return _REGISTERED[0]
-    library = torch.library.Library("aten", "IMPL")
-    _REGISTERED.append(library)
-    for name, where, function in _KERNELS:
-        # `Library.impl` takes no kernel for `meta` of an operation that a CPU decomposes.
-        library.m.impl(name, where, function, False)
-    for name, kernels in cuda_recurrent.KERNELS.items():
-        for where, function in zip(("CPU", "Meta"), kernels, strict=True):
-            library.m.impl(name, where, function, False)
-    for name, function in cuda_norms.KERNELS.items():
-        for where in ("CPU", "Meta"):
-            library.m.impl(name, where, function, False)
-    return library
-
-
-def _implements(
-    name: str, where: str = "CPU"
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        _KERNELS.append((name, where, function))
-        return function
-
-    return register
 
 
 def _repeated(each: torch.Tensor, heads: int) -> torch.Tensor:
@@ -96,12 +54,6 @@ def _dropped(weights: torch.Tensor, dropout_p: float, seed: torch.Tensor) -> tor
     return kept.div_(1 - dropout_p) if dropout_p < 1 else kept
 
 
-def _wide(*tensors: torch.Tensor | None) -> list[Any]:
-    return [
-        each if each is None or each.dtype is torch.float64 else each.float() for each in tensors
-    ]
-
-
 def _forward(
     operands: Tensors,
     bias: torch.Tensor | None,
@@ -114,14 +66,14 @@ def _forward(
     heads = query.shape[1]
     seed = _ATEN.zeros([], dtype=torch.int64)
     if dropout_p:
-        seed.random_(0, _SEED)
+        seed.random_(0, SEEDS)
     key, value = _repeated(key, heads), _repeated(value, heads)
     if not dropout_p and query.shape[3] == value.shape[3]:
         out, lse = _ATEN._scaled_dot_product_flash_attention_for_cpu(
             query, key, value, 0.0, causal, attn_mask=bias, scale=scale
         )
         return out, lse, seed
-    wide_query, wide_key, wide_value, wide_bias = _wide(query, key, value, bias)
+    wide_query, wide_key, wide_value, wide_bias = wide(query, key, value, bias)
     weights = _weights(wide_query, wide_key, wide_bias, causal, scale)
     if dropout_p:
         weights = weights * _dropped(weights, dropout_p, seed)
@@ -150,7 +102,7 @@ def _backward(
             grad, query, keys, values, out, lse, 0.0, causal, attn_mask=bias, scale=scale
         )
         return slopes[0], _summed(slopes[1], key), _summed(slopes[2], value), None
-    above, q, k, v, added = _wide(grad, query, keys, values, bias)
+    above, q, k, v, added = wide(grad, query, keys, values, bias)
     weights = _weights(q, k, added, causal, scale)
     factor = q.shape[-1] ** -0.5 if scale is None else scale
     kept = weights
@@ -189,7 +141,7 @@ def _none() -> torch.Tensor:
     return _ATEN.zeros([], dtype=torch.int64)
 
 
-@_implements("_scaled_dot_product_cudnn_attention")
+@implements("_scaled_dot_product_cudnn_attention")
 def _cudnn(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -209,7 +161,7 @@ def _cudnn(
     return out, lse.unsqueeze(-1), None, None, rows, keys, seed, _none(), None
 
 
-@_implements("_scaled_dot_product_cudnn_attention_backward")
+@implements("_scaled_dot_product_cudnn_attention_backward")
 def _cudnn_backward(
     grad_out: torch.Tensor,
     query: torch.Tensor,
@@ -237,7 +189,7 @@ def _cudnn_backward(
     return _slopes_as(slopes, operands)
 
 
-@_implements("_scaled_dot_product_flash_attention")
+@implements("_scaled_dot_product_flash_attention")
 def _flash(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -256,7 +208,7 @@ def _flash(
     return out, lse, None, None, rows, keys, seed, _none(), nothing
 
 
-@_implements("_scaled_dot_product_flash_attention_backward")
+@implements("_scaled_dot_product_flash_attention_backward")
 def _flash_backward(
     grad_out: torch.Tensor,
     query: torch.Tensor,
@@ -281,7 +233,7 @@ def _flash_backward(
     return _slopes_as(slopes, operands)
 
 
-@_implements("_scaled_dot_product_efficient_attention")
+@implements("_scaled_dot_product_efficient_attention")
 def _efficient(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -298,7 +250,7 @@ def _efficient(
     return _by_rows(out), lse, seed, _none()
 
 
-@_implements("_scaled_dot_product_efficient_attention_backward")
+@implements("_scaled_dot_product_efficient_attention_backward")
 def _efficient_backward(
     grad_out_: torch.Tensor,
     query: torch.Tensor,
@@ -326,76 +278,3 @@ def _efficient_backward(
 
 
 # Norms
-
-
-def _statistics(input: torch.Tensor, normalized_shape: list[int]) -> tuple[list[int], list[int]]:
-    """Returns the dimensions of a norm, and the shape of what it keeps of each row."""
-    count = len(normalized_shape)
-    axes = list(range(input.dim() - count, input.dim()))
-    return axes, [*input.shape[: input.dim() - count], *[1] * count]
-
-
-@_implements("_fused_rms_norm")
-def _fused_rms_norm(
-    input: torch.Tensor,
-    normalized_shape: list[int],
-    weight: torch.Tensor | None,
-    eps: float | None,
-) -> Tensors:
-    axes, _ = _statistics(input, normalized_shape)
-    (wide,) = _wide(input)
-    epsilon = torch.finfo(wide.dtype).eps if eps is None else eps
-    scale = (wide.pow(2).mean(axes, keepdim=True) + epsilon).rsqrt()
-    out = wide * scale
-    if weight is not None:
-        out = out * weight
-    return out.to(input.dtype).contiguous(), scale
-
-
-@_implements("_fused_rms_norm", "Meta")
-def _fused_rms_norm_shapes(
-    input: torch.Tensor,
-    normalized_shape: list[int],
-    weight: torch.Tensor | None,
-    eps: float | None,
-) -> Tensors:
-    del weight, eps
-    _, shape = _statistics(input, normalized_shape)
-    kind = torch.float64 if input.dtype is torch.float64 else torch.float32
-    out = _ATEN.empty_like(input, memory_format=torch.contiguous_format)
-    return out, _ATEN.empty.memory_format(shape, dtype=kind, device="meta")
-
-
-@_implements("_fused_rms_norm_backward")
-def _fused_rms_norm_backward(
-    grad_out: torch.Tensor,
-    input: torch.Tensor,
-    normalized_shape: list[int],
-    rstd: torch.Tensor,
-    weight: torch.Tensor | None,
-    output_mask: list[bool],
-) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    axes, _ = _statistics(input, normalized_shape)
-    grad, wide, factor = _wide(grad_out, input, weight)
-    normed = wide * rstd
-    above = grad if factor is None else grad * factor
-    slope, of_weight = None, None
-    if output_mask[0]:
-        mean = (above * normed).mean(axes, keepdim=True)
-        slope = ((above - normed * mean) * rstd).to(input.dtype)
-    if output_mask[1] and weight is not None:
-        rows = list(range(input.dim() - len(normalized_shape)))
-        products = grad * normed
-        of_weight = (products.sum(rows) if rows else products).to(weight.dtype)
-    return slope, of_weight
-
-
-@_implements("_ctc_loss_backward", "Meta")
-@_implements("_ctc_loss_backward.Tensor", "Meta")
-def _ctc_loss_backward_shape(grad: torch.Tensor, log_probs: torch.Tensor, *_: Any) -> torch.Tensor:
-    return _ATEN.empty_like(log_probs)
-
-
-@_implements("_sample_dirichlet", "Meta")
-def _sample_dirichlet_shape(input: torch.Tensor, generator: Any = None) -> torch.Tensor:
-    return _ATEN.empty_like(input)

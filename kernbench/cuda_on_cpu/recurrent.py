@@ -1,26 +1,21 @@
-"""LSTM, GRU and plain recurrent networks as one operation of cuDNN, with kernels for a CPU."""
+"""LSTM, GRU and plain recurrent networks as one operation of cuDNN."""
 
 import warnings
 from collections.abc import Callable, Iterator
-from math import prod
 from typing import Any, Final, NamedTuple
 
 import torch
 
-from kernbench.bridge.base.keys import with_autograd
-from kernbench.bridge.operations.costs_gemm import precision_of
-from kernbench.bridge.operations.costs_operands import Formula, layout
-from kernbench.hw.library import Library
-from kernbench.kernels.recurrent import Recurrent, recurrent_ps
+from kernbench.cuda_on_cpu.keys import with_autograd
+from kernbench.cuda_on_cpu.table import SEEDS, implements
 
 _ATEN: Final = torch.ops.aten
 _MODES: Final = ("rnn_relu", "rnn_tanh", "lstm", "gru")
 """Kinds of networks, by the numbers of cuDNN's modes."""
 
-_GATES: Final = (1, 1, 4, 3)
+GATES: Final = (1, 1, 4, 3)
 """Gates of a cell, by mode."""
 
-_SEED: Final = 1 << 62
 Tensors = tuple[Any, ...]
 
 
@@ -102,13 +97,14 @@ def _shapes(input: Any, hx: Any, cx: Any, call: Call) -> Tensors:
     """Returns the results without numbers; the last but one is what a gradient needs, in bytes."""
     width = (call.proj_size or call.hidden_size) * call.directions
     out = input.new_empty((*input.shape[:-1], width))
-    cells = out.numel() * call.num_layers * (_GATES[call.mode] + 1)
+    cells = out.numel() * call.num_layers * (GATES[call.mode] + 1)
     kept = cells * input.element_size() if call.train else 0
     reserve = input.new_empty((max(kept, 8),), dtype=torch.uint8)
     cy = hx.new_empty(0) if cx is None else _ATEN.empty_like(cx)
     return out, _ATEN.empty_like(hx), cy, reserve, input.new_empty(0)
 
 
+@implements("_cudnn_rnn", "Meta")
 def _forward_shapes(
     input: Any, weight: Any, stride: int, buffer: Any, hx: Any, cx: Any, *rest: Any
 ) -> Tensors:
@@ -116,6 +112,7 @@ def _forward_shapes(
     return _shapes(input, hx, cx, Call(*rest[:9]))
 
 
+@implements("_cudnn_rnn")
 def _forward(
     input: Any, weight: Any, stride: int, buffer: Any, hx: Any, cx: Any, *rest: Any
 ) -> Tensors:
@@ -124,11 +121,12 @@ def _forward(
     *_, reserve, whole = _shapes(input, hx, cx, call)
     reserve.zero_()
     if call.train and call.dropout:
-        reserve[:8].view(torch.int64).random_(0, _SEED)
+        reserve[:8].view(torch.int64).random_(0, SEEDS)
     out, hy, *cy = _run(input, weight, stride, hx, cx, call, reserve)
     return out, hy, cy[0] if cy else hx.new_empty(0), reserve, whole
 
 
+@implements("_cudnn_rnn_backward", "Meta")
 def _backward_shapes(input: Any, weight: Any, stride: int, buffer: Any, hx: Any, *rest: Any) -> Any:
     del stride, buffer
     cx, mask = rest[0], rest[-1]
@@ -140,6 +138,7 @@ def _backward_shapes(input: Any, weight: Any, stride: int, buffer: Any, hx: Any,
     return *slopes, [_ATEN.empty_like(one) for one in weight] if mask[3] else []
 
 
+@implements("_cudnn_rnn_backward")
 def _backward(
     input: Any, weight: Any, stride: int, buffer: Any, hx: Any, cx: Any, *rest: Any
 ) -> Any:
@@ -157,44 +156,3 @@ def _backward(
     of_first = [None if one is None else next(slopes) for one in first]
     kept = [slope if asked else None for slope, asked in zip(of_first, mask, strict=False)]
     return *kept, list(slopes) if mask[3] else []
-
-
-KERNELS: Final[dict[str, tuple[Callable[..., Any], Callable[..., Any]]]] = {
-    "_cudnn_rnn": (_forward, _forward_shapes),
-    "_cudnn_rnn_backward": (_backward, _backward_shapes),
-}
-"""Kernels for the CPU and for `meta`, by operation."""
-
-
-def _time(first: int, *, backward: bool) -> Formula:
-    """Returns the time of networks.
-
-    Args:
-        first: Place of the first argument of `Call`.
-    """
-
-    def duration(library: Library, args: Any, kwargs: Any, out: Any) -> int:
-        del kwargs, out
-        call, given = Call(*args[first : first + 9]), layout(args[0])
-        rows = prod(given.shape[:-1])
-        network = Recurrent(
-            _GATES[call.mode],
-            len(call.batch_sizes) or given.shape[call.batch_first],
-            rows,
-            given.shape[-1],
-            call.hidden_size,
-            call.num_layers,
-            call.directions,
-            given.dtype,
-            precision_of("cuda", "rnn") == "tf32",
-        )
-        return recurrent_ps(library, network, backward=backward) if rows else 0
-
-    return duration
-
-
-FORMULAS: Final[dict[Any, Formula]] = {
-    _ATEN._cudnn_rnn: _time(6, backward=False),
-    _ATEN._cudnn_rnn_backward: _time(10, backward=True),
-}
-"""Times of networks, by operation."""

@@ -1,0 +1,1 @@
+"""Operations that PyTorch has for CUDA alone, computed by a CPU."""
