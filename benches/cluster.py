@@ -345,16 +345,26 @@ def run(ctx: RuntimeContext) -> int:
 
 
 def _roles(cut: Cut, ctx: RuntimeContext) -> Callable[[int], str]:
-    """Returns the role of a rank: its stage, and where its node has several ranks of a group, more.
+    """Returns the role of a rank: its stage and its part of the sequences, and at times more.
 
-    Then rings go through a node from one NIC to another, and turn round in each second node, so
-    that ranks with one place in two nodes do the same.
+    All parts of a causal sequence have as many scores in the end, but not at each step of the ring.
+
+    Where its node has several ranks of a group, rings go through a node from one NIC to another,
+    and turn round in each second node, so that ranks with one place in two nodes do the same.
     """
     node = ctx.engine.topology.machine.system.sips.network.node
     period = 1 if node is None or cut.tp % node.size == 0 else 2 * node.size
-    if period == 1 or cut.stage % period:
-        return lambda rank: f"stage {cut.stage_of(rank)}"
-    return lambda rank: f"stage {cut.stage_of(rank)}, place {rank % period} of two nodes"
+    placed = period > 1 and cut.stage % period == 0
+
+    def role(rank: int) -> str:
+        told = [f"stage {cut.stage_of(rank)}"]
+        if cut.cp > 1:
+            told.append(f"part {cut.part_of(rank)} of the sequences")
+        if placed:
+            told.append(f"place {rank % period} of two nodes")
+        return ", ".join(told)
+
+    return role
 
 
 def _lines(ctx: RuntimeContext, flags: Flags, result: Result) -> list[str]:

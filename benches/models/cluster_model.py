@@ -55,6 +55,10 @@ class Cut:
         """Those of a stage."""
         return self.tp * self.cp * self.dp
 
+    def part_of(self, rank: int) -> int:
+        """Returns which part of its sequences a rank has."""
+        return rank // self.tp % self.cp
+
     def stage_of(self, rank: int) -> int:
         """Returns the stage of a rank; `tp` is the fastest dimension, `pp` the slowest."""
         return rank // self.stage

@@ -38,24 +38,24 @@ class Call(NamedTuple):
         return 1 + self.bidirectional
 
 
-def replacements(is_ours: Callable[..., bool]) -> Iterator[tuple[Any, str, Any]]:
+def replacements(takes: Callable[[Any], bool]) -> Iterator[tuple[Any, str, Any]]:
     """Yields what is replaced while ranks run: the owner, the name, and what stands there.
 
     Args:
-        is_ours: Says whether tensors are on a device.
+        takes: Says whether cuDNN takes the input of a network.
     """
     for mode, name in enumerate(_MODES):
-        yield torch._VF, name, _network(getattr(torch._VF, name), mode, is_ours)
+        yield torch._VF, name, _network(getattr(torch._VF, name), mode, takes)
 
 
 def _network(
-    real: Callable[..., Tensors], mode: int, is_ours: Callable[..., bool]
+    real: Callable[..., Tensors], mode: int, takes: Callable[[Any], bool]
 ) -> Callable[..., Tensors]:
     cells = _MODES[mode] == "lstm"
 
     def network(input: Any, *rest: Any) -> Tensors:
-        """A recurrent network as it is on CUDA, unless cuDNN is switched off."""
-        if not (is_ours(input) and torch.backends.cudnn.enabled and input.is_floating_point()):
+        """A recurrent network as it is on CUDA."""
+        if not takes(input):
             return real(input, *rest)
         packed = isinstance(rest[0], torch.Tensor) and rest[0].dtype is torch.int64
         sizes = rest[0].tolist() if packed else []

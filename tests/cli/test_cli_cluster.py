@@ -45,7 +45,7 @@ def _step(kernbench: Kernbench, collapse: Collapse, ranks: int, *flags: str) -> 
     ("ranks", "flags", "classes"),
     [
         (16, ("--layers", "3", "--tp", "8", "--pp", "2", "--microbatches", "2"), 2),
-        (16, ("--layers", "1", "--tp", "8", "--cp", "2", "--microbatches", "1"), 1),
+        (16, ("--layers", "1", "--tp", "8", "--cp", "2", "--microbatches", "1"), 2),
         (16, ("--layers", "2", "--pp", "2", "--virtual", "2", "--microbatches", "2"), 2),
         pytest.param(
             16,

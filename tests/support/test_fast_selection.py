@@ -9,6 +9,7 @@ SELECTED: Final = {line.split()[0]: line.split()[1:] for line in LINES}
 
 ELSEWHERE: Final = {
     "bridge": "PyTorch takes longer to import than all of these tests take",
+    "cuda_on_cpu": "it is PyTorch's own operations",
     "flight_recorder": "PyTorch reads its files in tests",
     "libraries": "Megatron-Core is what it changes, and PyTorch what that needs",
 }

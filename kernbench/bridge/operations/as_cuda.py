@@ -55,7 +55,7 @@ def replacements() -> Iterator[tuple[Any, str, Any]]:
     yield from ((at, "bincount", counted(at.bincount, _is_ours)) for at in (torch, torch.Tensor))
     yield functional, "one_hot", one_hot(torch, _is_one)
     yield torch, "ctc_loss", ctc_loss(torch.ctc_loss, _is_ours)
-    yield from recurrent.replacements(_is_ours)
+    yield from _NETWORKS
     mha = torch.backends.mha
     yield mha, "get_fastpath_enabled", _no_fast_path(mha.get_fastpath_enabled)
     name = "_group_tensors_by_device_and_dtype"
@@ -179,6 +179,14 @@ def _bias_of(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> torc
 
 # Norms, dropout, lists
 
+
+def _is_recurrent(input: torch.Tensor) -> bool:
+    """Returns whether cuDNN takes the input of a network."""
+    if torch.is_autocast_enabled("cuda"):  # which calls again with other types
+        return False
+    return torch.backends.cudnn.enabled and input.is_floating_point() and _is_ours(input)
+
+
 _real_rms_norm: Final = torch.rms_norm
 
 
@@ -197,8 +205,12 @@ def _rms_norm(
     return _real_rms_norm(input, normalized_shape, weight, eps)
 
 
+_NETWORKS: Final = tuple(recurrent.replacements(_is_recurrent))
+
 INSTEAD["scaled_dot_product_attention"] = _attention
 INSTEAD["rms_norm"] = _rms_norm
+for _, _name, _network in _NETWORKS:
+    INSTEAD[f"{_name}.input"] = INSTEAD[f"{_name}.data"] = _network
 
 
 def _dropout(real: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

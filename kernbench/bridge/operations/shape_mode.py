@@ -154,7 +154,7 @@ class ShapeMode(DirectMode):
                     out = super().walk(func, types, args, kwargs)
                     self._learn(signature, seen, kind, func, args, kwargs, out)
                     return out
-            if made_on_device(kwargs) and not goes_to_host(func, args, kwargs):
+            elif made_on_device(kwargs) and not goes_to_host(func, args, kwargs):
                 rank.making = True  # C++ code names the device
                 try:
                     return super().walk(func, types, args, kwargs)

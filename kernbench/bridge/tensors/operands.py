@@ -93,6 +93,18 @@ def note_from_nothing(out: Any) -> None:
         setattr(out.untyped_storage(), _FROM_NOTHING, _instruction())
 
 
+def _settle(rank: Rank, to: torch.Tensor, given: torch.Tensor) -> None:
+    """Settles where a tensor is that nobody has named a device for, by a copy from or to it."""
+    storage = (to if is_on_device(given) else given).untyped_storage()
+    made = getattr(storage, _FROM_NOTHING, None)
+    if made is None:
+        return
+    if not is_on_device(given):
+        delattr(storage, _FROM_NOTHING)  # what is copied to a device is not there
+    elif made == _instruction():  # one call makes and fills it
+        hold(rank, storage, on_device=True)
+
+
 def _instruction() -> tuple[CodeType, int]:
     """Returns which call of Python, outside of kernbench, runs an operation."""
     frame = sys._getframe(1)
@@ -149,10 +161,8 @@ def checked(rank: Rank, func: Any, args: Any, kwargs: Any = None) -> Any:
     if operands_on(given, rank.process) & OTHER:
         raise _of_another(rank, func, given)
     packet = func._overloadpacket
-    if packet is _ATEN.copy_ and is_on_device(args[1]):
-        storage = args[0].untyped_storage()
-        if getattr(storage, _FROM_NOTHING, None) == _instruction():  # one call makes and fills it
-            hold(rank, storage, on_device=True)
+    if packet is _ATEN.copy_:
+        _settle(rank, *args[:2])
     if packet in _ANYWHERE or func.namespace in {"c10d", "_c10d_functional", "profiler"}:
         return args
 
