@@ -103,6 +103,8 @@ def kind_of(func: Any) -> str:
         return ""
     if func.namespace != "aten" or (cost := cost_of(func)) is FREE or defined(func, cost):
         return ""
+    if cost.in_place is not None:  # what it is depends on who calls it
+        return ""
     aliases = [one.alias_info for one in schema.returns]
     if not schema.is_mutable:
         return "new" if not any(aliases) and schema.returns else ""
