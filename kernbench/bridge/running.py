@@ -223,7 +223,7 @@ class Run:
             UsageError: If a rank that is named to run the program is not there.
         """
         __tracebackhide__ = True
-        check_first(current_process())
+        check_first(current_process())  # before what is each rank's own takes the others' place
         loop = self._process.engine.loop
         loop.clamps_late = True
         same = SameRanks(nprocs, self._witnesses, self._process) if self._same_ranks else None

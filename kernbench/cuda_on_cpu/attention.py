@@ -8,7 +8,7 @@ from typing import Final
 
 import torch
 
-from kernbench.cuda_on_cpu.table import SEEDS, Tensors, implements, wide
+from kernbench.cuda_on_cpu.table import SEEDS, Tensors, all_wide, implements
 
 _ATEN: Final = torch.ops.aten
 
@@ -73,7 +73,7 @@ def _forward(
             query, key, value, 0.0, causal, attn_mask=bias, scale=scale
         )
         return out, lse, seed
-    wide_query, wide_key, wide_value, wide_bias = wide(query, key, value, bias)
+    wide_query, wide_key, wide_value, wide_bias = all_wide(query, key, value, bias)
     weights = _weights(wide_query, wide_key, wide_bias, causal, scale)
     if dropout_p:
         weights = weights * _dropped(weights, dropout_p, seed)
@@ -102,7 +102,7 @@ def _backward(
             grad, query, keys, values, out, lse, 0.0, causal, attn_mask=bias, scale=scale
         )
         return slopes[0], _summed(slopes[1], key), _summed(slopes[2], value), None
-    above, q, k, v, added = wide(grad, query, keys, values, bias)
+    above, q, k, v, added = all_wide(grad, query, keys, values, bias)
     weights = _weights(q, k, added, causal, scale)
     factor = q.shape[-1] ** -0.5 if scale is None else scale
     kept = weights
@@ -275,6 +275,3 @@ def _efficient_backward(
         grad_out_, operands, found, bias, dropout_p, is_causal, scale, wants_bias=wants
     )
     return *[_by_rows(each) for each in slopes[:3]], slopes[3]
-
-
-# Norms

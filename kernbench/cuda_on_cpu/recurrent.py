@@ -93,15 +93,11 @@ def _run(input: Any, weights: Any, each: int, hx: Any, cx: Any, call: Call, seed
     return out
 
 
-def _shapes(input: Any, hx: Any, cx: Any, call: Call) -> Tensors:
-    """Returns the results without numbers; the last but one is what a gradient needs, in bytes."""
-    width = (call.proj_size or call.hidden_size) * call.directions
-    out = input.new_empty((*input.shape[:-1], width))
+def _reserve(input: Any, out: Any, call: Call) -> Any:
+    """Returns memory for what a gradient needs: the gates and the cell of each element."""
     cells = out.numel() * call.num_layers * (GATES[call.mode] + 1)
     kept = cells * input.element_size() if call.train else 0
-    reserve = input.new_empty((max(kept, 8),), dtype=torch.uint8)
-    cy = hx.new_empty(0) if cx is None else _ATEN.empty_like(cx)
-    return out, _ATEN.empty_like(hx), cy, reserve, input.new_empty(0)
+    return input.new_empty((max(kept, 8),), dtype=torch.uint8)
 
 
 @implements("_cudnn_rnn", "Meta")
@@ -109,7 +105,11 @@ def _forward_shapes(
     input: Any, weight: Any, stride: int, buffer: Any, hx: Any, cx: Any, *rest: Any
 ) -> Tensors:
     del weight, stride, buffer
-    return _shapes(input, hx, cx, Call(*rest[:9]))
+    call = Call(*rest[:9])
+    width = (call.proj_size or call.hidden_size) * call.directions
+    out = input.new_empty((*input.shape[:-1], width))
+    cy = hx.new_empty(0) if cx is None else _ATEN.empty_like(cx)
+    return out, _ATEN.empty_like(hx), cy, _reserve(input, out, call), input.new_empty(0)
 
 
 @implements("_cudnn_rnn")
@@ -118,12 +118,13 @@ def _forward(
 ) -> Tensors:
     del buffer
     call = Call(*rest[:9])
-    *_, reserve, whole = _shapes(input, hx, cx, call)
-    reserve.zero_()
+    seed = _ATEN.zeros([8], dtype=torch.uint8)
     if call.train and call.dropout:
-        reserve[:8].view(torch.int64).random_(0, SEEDS)
-    out, hy, *cy = _run(input, weight, stride, hx, cx, call, reserve)
-    return out, hy, cy[0] if cy else hx.new_empty(0), reserve, whole
+        seed.view(torch.int64).random_(0, SEEDS)
+    out, hy, *cy = _run(input, weight, stride, hx, cx, call, seed)
+    reserve = _reserve(input, out, call).zero_()
+    reserve[:8] = seed
+    return out, hy, cy[0] if cy else hx.new_empty(0), reserve, input.new_empty(0)
 
 
 @implements("_cudnn_rnn_backward", "Meta")

@@ -4,7 +4,7 @@ from typing import Final
 
 import torch
 
-from kernbench.cuda_on_cpu.table import Tensors, implements, wide
+from kernbench.cuda_on_cpu.table import Tensors, all_wide, implements, wide
 
 _ATEN: Final = torch.ops.aten
 
@@ -24,7 +24,7 @@ def _fused_rms_norm(
     eps: float | None,
 ) -> Tensors:
     axes, _ = _statistics(input, normalized_shape)
-    (given,) = wide(input)
+    given = wide(input)
     epsilon = torch.finfo(given.dtype).eps if eps is None else eps
     scale = (given.pow(2).mean(axes, keepdim=True) + epsilon).rsqrt()
     out = given * scale
@@ -57,7 +57,7 @@ def _fused_rms_norm_backward(
     output_mask: list[bool],
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     axes, _ = _statistics(input, normalized_shape)
-    grad, given, factor = wide(grad_out, input, weight)
+    grad, given, factor = all_wide(grad_out, input, weight)
     normed = given * rstd
     above = grad if factor is None else grad * factor
     slope, of_weight = None, None

@@ -4,15 +4,10 @@ from typing import Final
 
 import torch
 
-from kernbench.cuda_on_cpu.table import implements
+from kernbench.cuda_on_cpu.table import implements, wide
 
 _CHANNELS: Final = 1
 Pair = tuple[torch.Tensor, torch.Tensor]
-
-
-def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor in the type in which CUDA sums it."""
-    return tensor if tensor.dtype is torch.float64 else tensor.float()
 
 
 def _axes(tensor: torch.Tensor) -> list[int]:
@@ -27,9 +22,9 @@ def _along(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 @implements("batch_norm_stats", "CPU", "Meta")
 def _stats(input: torch.Tensor, eps: float) -> Pair:
     """Mean and reciprocal deviation of each channel."""
-    wide, axes = _wide(input), _axes(input)
-    mean = wide.mean(axes)
-    variance = (wide - _along(mean, wide)).pow(2).mean(axes)
+    given, axes = wide(input), _axes(input)
+    mean = given.mean(axes)
+    variance = (given - _along(mean, given)).pow(2).mean(axes)
     return mean, (variance + eps).rsqrt()
 
 
@@ -46,7 +41,7 @@ def _gather_stats(
 ) -> Pair:
     """Mean and reciprocal deviation over all ranks, of which each gives its own."""
     del input
-    each = _wide(counts).reshape(-1, 1)
+    each = wide(counts).reshape(-1, 1)
     total = each.sum()
     whole = (mean * each).sum(0) / total
     squares = ((invstd.pow(-2) - eps + (mean - whole).pow(2)) * each).sum(0)
@@ -68,7 +63,7 @@ def _normed(
 ) -> torch.Tensor:
     """The input with the given mean and deviation, scaled and moved."""
     del eps  # it is in the deviation
-    out = (_wide(input) - _along(mean, input)) * _along(invstd, input)
+    out = (wide(input) - _along(mean, input)) * _along(invstd, input)
     if weight is not None:
         out = out * _along(weight, input)
     if bias is not None:
@@ -88,9 +83,9 @@ def _reduced(
     bias_g: bool,
 ) -> tuple[torch.Tensor | None, ...]:
     """Sums of each channel that the gradients need, and those of weight and bias."""
-    grad, axes = _wide(grad_out), _axes(input)
+    grad, axes = wide(grad_out), _axes(input)
     plain = grad.sum(axes)
-    centred = (grad * (_wide(input) - _along(mean, input))).sum(axes)
+    centred = (grad * (wide(input) - _along(mean, input))).sum(axes)
     kind = input.dtype if weight is None else weight.dtype
     return (
         plain if input_g else None,
@@ -113,9 +108,9 @@ def _slope(
 ) -> torch.Tensor:
     """Gradient of the input, from the sums over all ranks."""
     total = count.sum()
-    centred = (_wide(input) - _along(mean, input)) * _along(
+    centred = (wide(input) - _along(mean, input)) * _along(
         sum_dy_xmu / total * invstd.pow(2), input
     )
-    slope = _wide(grad_out) - _along(sum_dy / total, input) - centred
+    slope = wide(grad_out) - _along(sum_dy / total, input) - centred
     factor = invstd if weight is None else invstd * weight
     return (slope * _along(factor, input)).to(input.dtype)

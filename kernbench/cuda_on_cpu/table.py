@@ -30,8 +30,11 @@ def implements(name: str, *where: str) -> Callable[[Function], Function]:
     return register
 
 
-def wide(*tensors: torch.Tensor | None) -> list[Any]:
-    """Returns tensors in the type in which CUDA sums them: float64, or else float32."""
-    return [
-        each if each is None or each.dtype is torch.float64 else each.float() for each in tensors
-    ]
+def wide(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor in the type in which CUDA sums it: float64, or else float32."""
+    return tensor if tensor.dtype is torch.float64 else tensor.float()
+
+
+def all_wide(*tensors: torch.Tensor | None) -> list[Any]:
+    """Returns tensors in the types in which CUDA sums them."""
+    return [None if each is None else wide(each) for each in tensors]

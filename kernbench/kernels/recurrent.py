@@ -41,16 +41,14 @@ def recurrent_ps(library: Library, network: Recurrent, *, backward: bool) -> int
 
     The input of a layer is multiplied at once, and so are gradients of its weights. Of a step, the
     library launches kernels from the host, `launches` of `recurrent_step` at least; on the device
-    it takes a product and elementwise work. A layer of 16-bit or 32-bit floats other than bfloat16
-    whose state is no wider than `beyond` of `recurrent_held` runs as one kernel, which holds the
-    weights on the device. Source: cuDNN 9.19 on an H200, `benchmarks/h200_recurrent.csv`.
+    it takes a product and elementwise work. A layer of another type than bfloat16 whose state is no
+    wider than `beyond` of `recurrent_held` (twice that of a plain one) runs as one kernel, which
+    holds the weights on the device. Source: cuDNN 9.19 on an H200, `benchmarks/h200_recurrent.csv`.
     """
     end = "_backward" if backward else ""
-    call, layer = library.kernel(f"recurrent{end}"), library.kernel(f"recurrent_layer{end}")
-    step, held = library.kernel(f"recurrent_step{end}"), library.kernel(f"recurrent_held{end}")
+    call, held = library.kernel(f"recurrent{end}"), library.kernel(f"recurrent_held{end}")
     launch, ways = library.sip.launch, network.layers * network.directions
     width, hidden = network.gates * network.hidden, network.hidden
-    batch = -(-network.rows // network.steps)
     total = call.launches * launch + network.directions * sum(
         _at_once(library, network, width, inputs, backward=backward) for inputs in _widths(network)
     )
@@ -58,6 +56,8 @@ def recurrent_ps(library: Library, network: Recurrent, *, backward: bool) -> int
     if hidden <= narrow and network.dtype is not None and network.dtype.name != "bfloat16":
         work = held.row * width * network.steps
         return total + ways * (held.launches * launch + _engines_ps(library, work))
+    layer, step = library.kernel(f"recurrent_layer{end}"), library.kernel(f"recurrent_step{end}")
+    batch = -(-network.rows // network.steps)
     sizes = (batch, hidden, width) if backward else (batch, width, hidden)
     device = _product(library, network, *sizes) + _engines_ps(library, step.element * batch * width)
     each = max(step.launches * launch, device + launch)

@@ -517,9 +517,8 @@ class KernelSpec:
         element: Operations of the MATH engines for each element of its result; of pools and of
             convolutions of single channels: for each of the window's elements.
         row: Operations of all MATH engines together for each row, or for each plane of a channel,
-            or for each column of a recurrent step;
-            of pools and of convolutions of single channels: for each element of the result; of
-            other convolutions: of one PE beside each tile.
+            or for each column of a recurrent step; of pools and of convolutions of single channels:
+            for each element of the result; of other convolutions: of one PE beside each tile.
         beyond: Columns of a row (of sums: elements; of embeddings: indices) up to which the kernel
             is a simpler one, without `row` and `launches`; of `recurrent_held`: width of the state
             up to which it is the kernel.

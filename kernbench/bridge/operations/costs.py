@@ -101,13 +101,8 @@ def cost_of(func: Any) -> Cost:
     in_place = None
     if func.namespace == "aten" and f"{name}_" in SCATTERS:
         in_place = Cost(kernel_name(f"{name}_"), _FORMULAS[getattr(torch.ops.aten, f"{name}_")])
-    return Cost(
-        kernel,
-        formula,
-        blas=packet in costs_gemm.FORMULAS,
-        lists=lists,
-        in_place=in_place,
-    )
+    blas = packet in costs_gemm.FORMULAS
+    return Cost(kernel, formula, blas=blas, lists=lists, in_place=in_place)
 
 
 def _by_name(name: str) -> Formula | None:

@@ -51,14 +51,11 @@ def _of_logits(library: Library, args: Any, kwargs: Any, out: Any) -> int:
     """Cross entropy of logits; factors of the class take two kernels, and one more with them."""
     del kwargs
     weight, of_class = (*args[2:4], None, None)[:2]
-    kernels = [
-        1,
-        1,
-        2,
-        2,
-        *([1, 1, 2] if of_class is not None else []),
-        *[2] * (weight is not None),
-    ]
+    kernels = [1, 1, 2, 2]
+    if of_class is not None:
+        kernels += [1, 1, 2]
+    if weight is not None:
+        kernels.append(2)
     return losses.loss_ps(library, layouts(args[:2]), layouts(out), kernels)
 
 

@@ -53,8 +53,8 @@ class Known:
         cost: What it is on a device.
         defined: Whether a library defines it in Python, as by `torch.library.custom_op`.
         draws: Whether it draws random numbers.
-        fresh: Which of several results are on the device.
         func: The operation.
+        on_device: Which of several results are on the device.
         onto: Whether it copies into tensors that are there.
         plain: Whether it runs as it is, with numbers.
         reads: Whether it gives the host a value.
@@ -70,8 +70,8 @@ class Known:
     """
 
     __slots__ = (
-        *("blank", "collective", "cost", "defined", "draws", "durations", "fresh", "func"),
-        *("onto", "operands", "plain", "reads", "repeats", "resizes", "run"),
+        *("blank", "collective", "cost", "defined", "draws", "durations", "func"),
+        *("on_device", "onto", "operands", "plain", "reads", "repeats", "resizes", "run"),
         *("shards", "size", "sizes", "sparse"),
     )
 
@@ -82,7 +82,7 @@ class Known:
         self.cost: Final = cost_of(func)
         self.defined: Final = defined(func, self.cost)
         self.draws: Final = torch.Tag.nondeterministic_seeded in func.tags
-        self.fresh: Final = slice(-1 if func._overloadpacket is _SIZES_LAST else None)
+        self.on_device: Final = slice(-1 if func._overloadpacket is _SIZES_LAST else None)
         self.onto: Final = func in ONTO
         self.resizes: Final = Resizes(func)
         self.plain: Final = data and not (self.draws or func in OF_FLOATS or self.resizes.some)

@@ -221,7 +221,7 @@ class TimeMode(TorchDispatchMode):
                         else:
                             rank.races.made(fresh, out)
             else:
-                self._hold(out[known.fresh] if type(out) is tuple else out, cost)
+                self._hold(out[known.on_device] if type(out) is tuple else out, cost)
         if known.reads and not touched:
             self._transfers.note_read(args[0], out, self._walks)
             return out

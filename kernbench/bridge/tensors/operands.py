@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_map_only
 
 from kernbench.bridge.base.here import Rank
 from kernbench.bridge.tensors.storages import STORAGES, hold, is_on_device
-from kernbench.errors import UnsupportedError, not_simulated
+from kernbench.errors import UnsupportedError, is_ours, not_simulated
 from kernbench.kernels.names import kernel_name
 from kernbench.process.access import OwnershipError, tensor_of_another
 from kernbench.process.process import Process
@@ -108,7 +108,7 @@ def _settle(rank: Rank, to: torch.Tensor, given: torch.Tensor) -> None:
 def _instruction() -> tuple[CodeType, int]:
     """Returns which call of Python, outside of kernbench, runs an operation."""
     frame = sys._getframe(1)
-    while frame.f_globals.get("__name__", "").partition(".")[0] == "kernbench":
+    while is_ours(frame):
         assert frame.f_back is not None
         frame = frame.f_back
     return frame.f_code, frame.f_lasti
