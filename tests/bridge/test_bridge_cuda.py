@@ -268,8 +268,9 @@ def test_random_numbers_of_a_device_follow_from_seed_and_offset() -> None:
     assert second == twice
 
 
-def test_a_generator_of_another_device_is_refused_as_in_pytorch() -> None:
-    def worker() -> Any:
+@pytest.mark.parametrize("data", [True, False])
+def test_a_generator_of_another_device_is_refused_as_in_pytorch(data: bool) -> None:
+    def worker(rank: int) -> None:
         with pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator"):
             torch.randn(3, device="cuda", generator=torch.Generator())
         with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator"):
@@ -277,7 +278,7 @@ def test_a_generator_of_another_device_is_refused_as_in_pytorch() -> None:
         assert isinstance(torch.Generator("cuda"), torch.Generator)
         assert isinstance(torch.Generator(), torch.Generator)
 
-    _one(worker)
+    on_ranks(worker, data=data)
 
 
 @pytest.mark.parametrize(

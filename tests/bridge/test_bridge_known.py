@@ -1,9 +1,12 @@
 """What was found out about an operation once is used again only where it is still true."""
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 torch = pytest.importorskip("torch")
@@ -49,6 +52,39 @@ def test_histograms_of_integers_can_be_taken_again() -> None:
         return [torch.histc(given, 4, min=0, max=3).tolist() for _ in range(_TIMES)]
 
     assert _run(worker, data=True)[0] == [[1, 2, 0, 1]] * _TIMES
+
+
+@pytest.mark.parametrize("data", [True, False])
+def test_what_a_gpu_has_no_kernel_for_is_refused(data: bool) -> None:
+    def worker() -> None:
+        values, several = torch.ones(4), torch.ones(4, 2)
+        torch.histogram(values, 2)
+        for _ in range(_TIMES):
+            with pytest.raises(NotImplementedError, match=r"Could not run 'aten::histogram.bin_ct"):
+                torch.histogram(values.cuda(), 2)
+            with pytest.raises(NotImplementedError, match=r"move its operands with .cpu\(\)"):
+                torch.histogramdd(several.cuda(), [2, 2])
+
+    _run(worker, data=data)
+
+
+def test_operations_without_a_kernel_for_gpus_are_those_of_pytorchs_own_list() -> None:
+    from kernbench.bridge.operations.known import HOST_ONLY
+
+    torchgen = pytest.importorskip("torchgen")
+    table = Path(torchgen.__file__).parent / "packaged/ATen/native/native_functions.yaml"
+    listed = yaml.load(table.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    functions = {one["func"].split("(")[0]: one for one in listed}
+    # Variants, and what nobody calls but PyTorch itself.
+    inner = "test|quant|mkldnn|for_cpu|4bit|out$|input$|token|foobar|async|add_relu|slow"
+    lacking = set()
+    for name, one in functions.items():
+        places = functions[one.get("structured_delegate", name)].get("dispatch", {})
+        backends = {key.strip() for keys in places for key in keys.split(",")}
+        ours = "CPU" in backends and not re.search("CUDA|Composite", str(backends))
+        if ours and not re.search(inner, name):
+            lacking.add(f"aten::{name.split('.')[0]}")
+    assert lacking - {"aten::from_file"} == HOST_ONLY
 
 
 @pytest.mark.parametrize("data", [True, False])

@@ -165,6 +165,25 @@ def generator_of(rank: Rank) -> DeviceGenerator:
     return generator
 
 
+def given_generator(on_device: bool, args: Any, kwargs: Any) -> torch.Generator | None:
+    """Returns the generator that the program gives to an operation; None if it gives none.
+
+    Args:
+        on_device: Whether the result is on the device.
+        args: Arguments of the operation.
+        kwargs: Those by name; None for none.
+
+    Raises:
+        TensorError: If it is one of another place, as in PyTorch.
+    """
+    for one in (*(kwargs or {}).values(), *args):
+        if isinstance(one, _REAL):
+            if (one._cdata in GENERATORS) != on_device:
+                raise other_generator(*(("cuda", "cpu") if on_device else ("cpu", "cuda")))
+            return one
+    return None
+
+
 def draw(
     rank: Rank, func: Callable[..., Any], on_device: bool, /, *args: Any, **kwargs: Any
 ) -> Any:
@@ -175,16 +194,10 @@ def draw(
         args: Arguments of the operation.
 
     Raises:
-        RuntimeError: If the program gives a generator of another place, as in PyTorch.
+        TensorError: If the program gives a generator of another place, as in PyTorch.
     """
-    given = next(
-        (one for one in (*kwargs.values(), *args) if isinstance(one, _REAL)),
-        None,
-    )
+    given = given_generator(on_device, args, kwargs)
     ours = None if given is None else GENERATORS.get(given._cdata)
-    if given is not None and (ours is not None) != on_device:
-        expected, got = ("cuda", "cpu") if on_device else ("cpu", "cuda")
-        raise other_generator(expected, got)
     if not on_device:
         return func(*args, **kwargs)
     if ours is not None and rank.capture is not None:

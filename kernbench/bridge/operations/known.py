@@ -16,6 +16,7 @@ from kernbench.bridge.tensors.hazards import Operands
 from kernbench.bridge.tensors.known_numbers import BLANK
 from kernbench.bridge.tensors.resizing import Resizes
 from kernbench.bridge.tensors.room import place_of_size
+from kernbench.errors import UnsupportedError, call_site, site_fact
 from kernbench.sim_engine.engine import GraphEngine
 
 _BACKENDS: Final = tuple(map(DispatchKeySet, (DispatchKey.CPU, DispatchKey.CUDA)))
@@ -40,6 +41,30 @@ _SIZES_LAST: Final = torch.ops.aten._pack_padded_sequence
 OF_FLOATS: Final = frozenset((torch.ops.aten.histc.default,))
 """Operations that CUDA has for integers, and a CPU has not."""
 
+HOST_ONLY: Final = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("histogram", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts"),
+        *("_histogramdd_from_bin_tensors", "_spdiags", "_upsample_lanczos2d_aa"),
+        "_upsample_lanczos2d_aa_backward",
+    )
+)
+"""Operations that a CPU has, and CUDA has not (PyTorch 2.13, `native_functions.yaml`)."""
+
+
+def refuse_on_device(func: Any) -> None:
+    """Refuses an operation of `HOST_ONLY`, as PyTorch does on a GPU.
+
+    Raises:
+        UnsupportedError: Always; a `NotImplementedError`, as in PyTorch.
+    """
+    raise UnsupportedError(
+        f"Could not run '{func.name()}' with arguments from the 'CUDA' backend: PyTorch has no "
+        "kernel of it for GPUs",
+        [site_fact(call_site())],
+        hint="move its operands with .cpu()",
+    )
+
 
 class Known:
     """What is known of an operation.
@@ -54,6 +79,7 @@ class Known:
         defined: Whether a library defines it in Python, as by `torch.library.custom_op`.
         draws: Whether it draws random numbers.
         func: The operation.
+        host_only: Whether PyTorch has no kernel of it for devices.
         on_device: Which of several results are on the device.
         onto: Whether it copies into tensors that are there.
         plain: Whether it runs as it is, with numbers.
@@ -70,7 +96,7 @@ class Known:
     """
 
     __slots__ = (
-        *("blank", "collective", "cost", "defined", "draws", "durations", "func"),
+        *("blank", "collective", "cost", "defined", "draws", "durations", "func", "host_only"),
         *("on_device", "onto", "operands", "plain", "reads", "repeats", "resizes", "run"),
         *("shards", "size", "sizes", "sparse"),
     )
@@ -82,10 +108,12 @@ class Known:
         self.cost: Final = cost_of(func)
         self.defined: Final = defined(func, self.cost)
         self.draws: Final = torch.Tag.nondeterministic_seeded in func.tags
+        self.host_only: Final = func._schema.name in HOST_ONLY
         self.on_device: Final = slice(-1 if func._overloadpacket is _SIZES_LAST else None)
         self.onto: Final = func in ONTO
         self.resizes: Final = Resizes(func)
-        self.plain: Final = data and not (self.draws or func in OF_FLOATS or self.resizes.some)
+        special = self.draws or self.host_only or func in OF_FLOATS or self.resizes.some
+        self.plain: Final = data and not special
         self.reads: Final = func in _READS
         self.size: Final = place_of_size(func)
         self.sizes: Final = torch.Tag.dynamic_output_shape in func.tags

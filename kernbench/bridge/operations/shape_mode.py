@@ -10,10 +10,11 @@ from torch import get_default_dtype
 from torch._C import _get_dispatch_mode
 
 from kernbench.bridge.base.here import Rank
+from kernbench.bridge.cuda.randomness import given_generator
 from kernbench.bridge.operations.costs import Cost, cost_of
 from kernbench.bridge.operations.costs_gemm import precision
 from kernbench.bridge.operations.direct import COMPARED, DirectMode, Made, Way, kind_of
-from kernbench.bridge.operations.known import ONTO
+from kernbench.bridge.operations.known import ONTO, refuse_on_device
 from kernbench.bridge.operations.overrides import Kept
 from kernbench.bridge.operations.timing import LISTS
 from kernbench.bridge.tensors.hazards import Operands
@@ -216,7 +217,10 @@ class ShapeMode(DirectMode):
 
     def _run(self, known: Any, func: Any, args: Any, kwargs: Any, making: bool) -> Any:
         """Runs an operation for its shape, or gives what it reads."""
-        del making
+        if known.host_only and _on_device(args):
+            refuse_on_device(func)
+        if known.draws:
+            given_generator(making, args, kwargs)
         written = self._written
         depends = depends_on_values(func) and _on_device(args) and depends_now(func, args)
         if depends or goes_to_host(func, args, kwargs):

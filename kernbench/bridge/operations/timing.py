@@ -17,7 +17,7 @@ from kernbench.bridge.operations.costs_gemm import precision
 from kernbench.bridge.operations.costs_rows import adds_to_zeros
 from kernbench.bridge.operations.eager import Eager
 from kernbench.bridge.operations.flex import OPERATIONS, Named
-from kernbench.bridge.operations.known import OF_FLOATS, Known, known_of
+from kernbench.bridge.operations.known import OF_FLOATS, Known, known_of, refuse_on_device
 from kernbench.bridge.operations.transfers import VALUE, Transfers
 from kernbench.bridge.tensors.devices import placed, wanted
 from kernbench.bridge.tensors.hazards import Operands
@@ -339,6 +339,8 @@ class TimeMode(TorchDispatchMode):
     def _run(self, known: Known, func: Any, args: Any, kwargs: Any, making: bool) -> Any:
         """Runs an operation on this computer; `making` says whether it is the device's."""
         rank, run = self._rank, known.run
+        if known.host_only and (making or is_on_device(args[0])):
+            refuse_on_device(func)
         if known.draws:
             run = partial(draw, rank, func, making)
         elif func in OF_FLOATS and not args[0].dtype.is_floating_point:
