@@ -13,7 +13,7 @@ import copy
 import dis
 import sys
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from enum import EnumMeta
 from importlib.abc import FileLoader
 from importlib.machinery import ModuleSpec
@@ -101,6 +101,7 @@ class LibraryState:
         self._written = Written()
         self._watched: set[str] = set()
         self._count, self._newest = 0, ""  # of modules
+        self._unfinished: list[ModuleType] = []  # modules that were being imported at the last look
 
     def begin(self) -> None:
         """Takes what libraries have now for what all ranks begin with."""
@@ -111,7 +112,7 @@ class LibraryState:
         if before is not None and before.stands():
             self._written = before
             before.absorb()
-        self._watch_writes()
+        self._watch_writes(sys.modules)  # what is being imported now waits for the run
         self._written.begin()
 
     def end(self) -> None:
@@ -163,7 +164,7 @@ class LibraryState:
                 if each.__name__.partition(".")[0] not in _NEVER:
                     self._watch(each)
             self._watch_listed()  # before the rank goes on, and fills it
-            self._watch_writes()
+            self._watch_writes({each.__name__ for each in found})
             self._written.absorb()
 
     def _contents(self, values: list[Any]) -> list[Any]:
@@ -187,11 +188,22 @@ class LibraryState:
         for owner, name in _state_of(module):
             self._add(owner, name)
 
-    def _watch_writes(self) -> None:
-        """Looks at what is written in modules that ranks share and that have come since."""
+    def _watch_writes(self, imported: Container[str] = ()) -> None:
+        """Looks at what is written in modules that ranks share and that have come since.
+
+        Not in those whose code still runs, such as one that a finder before this one has found:
+        what it writes, all ranks have.
+
+        Args:
+            imported: Names of modules whose code has run, although Python does not say so yet.
+        """
+        self._unfinished = []
         for name in sys.modules.keys() - self._watched:
-            self._watched.add(name)
             module = sys.modules[name]
+            if _is_being_imported(module) and name not in imported:
+                self._unfinished.append(module)
+                continue
+            self._watched.add(name)
             if (
                 not self._written.has(module)
                 and isinstance(module, ModuleType)
@@ -272,7 +284,11 @@ class LibraryState:
         """
         if self._listed:
             self._watch_listed()
-        if len(sys.modules) != self._count or next(reversed(sys.modules)) != self._newest:
+        if (
+            len(sys.modules) != self._count
+            or next(reversed(sys.modules)) != self._newest
+            or not all(map(_is_being_imported, self._unfinished))
+        ):
             self._watch_writes()
             self._count, self._newest = len(sys.modules), next(reversed(sys.modules))
         self._notice()
@@ -379,6 +395,12 @@ def _is_library(name: str, module: Any) -> bool:
     return isinstance(module, ModuleType) and any(
         is_installed(place, name.count(".") + 2) for place in places_of(module)
     )
+
+
+def _is_being_imported(module: Any) -> bool:
+    """Returns whether the code of a module still runs."""
+    spec = vars(module).get("__spec__") if isinstance(module, ModuleType) else None
+    return bool(getattr(spec, "_initializing", False))
 
 
 def _home_of(value: Any) -> str:

@@ -4,6 +4,8 @@ import importlib
 import json
 import os
 import sys
+from collections.abc import Callable
+from importlib.util import spec_from_loader
 from operator import is_
 from pathlib import Path
 from types import ModuleType
@@ -161,6 +163,108 @@ def test_a_rank_writes_into_a_library_that_it_imports_itself(
         assert on_ranks(worker, RANKS) == expected
         plainlib: Any = importlib.import_module("plainlib")
         assert plainlib.build() == ("model", 1, 1)
+
+
+class _Finder:
+    """A finder that stands before kernbench's, as pytest's does; each module is a function's."""
+
+    def __init__(self, **bodies: Callable[[dict[str, Any]], object]) -> None:
+        self._bodies = bodies
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        return spec_from_loader(name, self) if name in self._bodies else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: Any) -> None:
+        pass
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._bodies[module.__name__](vars(module))
+
+
+def test_what_a_module_writes_is_of_all_ranks_whoever_has_found_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "plainlib.py").write_text(_LIBRARY)
+    monkeypatch.syspath_prepend(str(folder))
+
+    def outer(space: dict[str, Any]) -> None:
+        space["before"] = "model"
+        importlib.import_module("plainlib")  # after which kernbench looks at what has come
+        space["after"] = "model"
+
+    def worker(rank: int) -> Any:
+        sys.meta_path.insert(0, _Finder(outerlib=outer))
+        outerlib: Any = importlib.import_module("outerlib")
+        others()
+        found = outerlib.before, outerlib.after
+        outerlib.after = rank
+        others()
+        return *found, outerlib.after
+
+    for _ in range(2):
+        for name in ("plainlib", "outerlib"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        assert on_ranks(worker, RANKS) == [("model", "model", rank) for rank in range(RANKS)]
+
+
+def test_a_module_is_looked_at_once_it_has_run_and_not_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: list[int] = []
+    look = library_state.LibraryState._watch_writes
+
+    def counted(self: Any, *imported: Any) -> None:
+        looks.append(1)
+        look(self, *imported)
+
+    def waits(space: dict[str, Any]) -> None:
+        others()
+        before = len(looks)
+        for _ in range(5):
+            others()
+        space["looks"] = len(looks) - before
+        space["level"] = "model"
+
+    def worker(rank: int) -> Any:
+        others()
+        if rank == 0:
+            sys.meta_path.insert(0, _Finder(waitinglib=waits))
+            importlib.import_module("waitinglib")
+        else:
+            for _ in range(6):
+                others()
+        others()
+        waitinglib: Any = sys.modules["waitinglib"]
+        found = waitinglib.looks, waitinglib.level
+        others()
+        waitinglib.level = rank
+        others()
+        return *found, waitinglib.level
+
+    monkeypatch.setattr(library_state.LibraryState, "_watch_writes", counted)
+    monkeypatch.delitem(sys.modules, "waitinglib", raising=False)
+    assert on_ranks(worker, RANKS) == [(0, "model", rank) for rank in range(RANKS)]
+
+
+def test_a_run_that_an_import_starts_has_the_module_of_each_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def starts(space: dict[str, Any]) -> None:
+        def worker(rank: int) -> Any:
+            startinglib: Any = sys.modules["startinglib"]
+            startinglib.level = rank
+            others()
+            return startinglib.level
+
+        space["level"] = "model"
+        space["found"] = on_ranks(worker, RANKS)
+
+    monkeypatch.setattr(sys, "meta_path", [_Finder(startinglib=starts), *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "startinglib", raising=False)
+    startinglib: Any = importlib.import_module("startinglib")
+    assert (startinglib.found, startinglib.level) == ([*range(RANKS)], "model")
 
 
 def test_a_rank_may_replace_what_kernbench_has_replaced() -> None:
