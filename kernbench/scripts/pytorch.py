@@ -245,6 +245,11 @@ def run_lines(ctx: RuntimeContext) -> list[str]:
             time = format_time(round(told["time_us"] * 1e6))
         values = "no values computed" if told["numbers"] == "none" else "values computed on the CPU"
         lines.append(f"simulated time {time}, peak memory {peak}; {values}")
+        if not (told["time_us"] or told["peak_memory_bytes"]):
+            lines.append(
+                "no device was used: move the model and its inputs to one, such as "
+                "torch.device('cuda'); what the host computes takes no simulated time"
+            )
         if told["late_events"]:
             lines.append(
                 f"late events: {told['late_events']} (calls that arrived after the simulated clock "

@@ -87,3 +87,6 @@ def test_the_last_lines_name_late_events_only_if_there_are_some() -> None:
         line, late = run_lines(ctx)
         assert line.endswith("; no values computed")
         assert late.startswith("late events: 3 (calls that arrived after the simulated clock had")
+        told |= {"late_events": 0, "time_us": 0.0, "peak_memory_bytes": 0}
+        _, hint = run_lines(ctx)
+        assert hint.startswith("no device was used: move the model and its inputs to one")
