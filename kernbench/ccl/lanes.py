@@ -7,8 +7,9 @@ equal (ADR 0005).
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from itertools import pairwise, repeat
+from dataclasses import astuple
+from functools import cached_property, partial
+from itertools import chain, pairwise, repeat
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -95,6 +96,23 @@ class _Lanes:
         self._full: Final = {count // costs.piece for count in self._kinds}
         self._hops: Final = cached("ccl.hops")(self._stacked)
         self._beyond: Final = cached("ccl.hops")(self._beyond_stacked)
+
+    @cached_property
+    def before(self) -> Ints | None:
+        """By rank, who sends to it, if nothing but its place tells a rank from that one.
+
+        None if something else does, such as other links, or chunks of another size.
+        """
+        if not self.even or self._far is not None or len(self._source) == 1:
+            return None
+        costs, last = self._costs, max(self._messages - 1, 0)
+        counts = {self._counts(number)[0] for number in (0, last)}
+        delays = [*self._latencies, self._credit_delay, costs.issue, costs.poll_interval]
+        delays += [costs.memory_latency, costs.slot_latency]
+        for count in counts:
+            delays += astuple(costs.times(count))
+            delays += chain(*map(astuple, self._hops(count)))
+        return self._source if all(map(_is_one, delays)) else None
 
     def step(self, send: Ints | None, receive: Ints | None, reduce: bool) -> None:
         """Takes all ranks through one step of the plan, in the order of `turns`.
@@ -271,10 +289,10 @@ class _Lanes:
         # A time before the program's clock acts like the clock, because later steps only take the
         # maximum of both.
         times = np.array([*self.pe.state(), *self._free, *self._credits, *self._arrivals])
-        state: Ints = np.maximum(times, self.pe.clock).reshape(-1)
+        state: Ints = np.maximum(times, self.pe.clock)
         if self._far is not None:
             later = np.maximum(self._far.free, self.pe.clock[self._long, None])
-            state = np.concatenate([state, later.reshape(-1)])
+            state = np.concatenate([state.reshape(-1), later.reshape(-1)])
         return state
 
     def shift(self, by: int) -> None:
@@ -285,6 +303,27 @@ class _Lanes:
             self._far.free = self._far.free + by
         self._credits = deque(credit + by for credit in self._credits)
         self._arrivals = deque(arrival + by for arrival in self._arrivals)
+
+    def skip(self, turns: int, by: int) -> None:
+        """Moves every time by the same number of picoseconds.
+
+        Args:
+            turns: How often each rank gets the times of the rank that sends to it before.
+        """
+        if turns:
+            self._turn(turns)
+        self.shift(by)
+
+    def _turn(self, times: int) -> None:
+        before, moved = self._source, np.arange(len(self._source))
+        while times:
+            if times & 1:
+                moved = before[moved]
+            before, times = before[before], times >> 1
+        self.pe.take(moved)
+        self._free = [free[moved] for free in self._free]
+        self._credits = deque(credit[moved] for credit in self._credits)
+        self._arrivals = deque(arrival[moved] for arrival in self._arrivals)
 
 
 def _near(paths: Sequence[Path]) -> tuple[int, list[int]]:
@@ -303,6 +342,11 @@ def _alike(times: Ints) -> Ints | int:
     """Returns a number in place of an array that holds no other."""
     first = int(times[0])
     return first if (times == first).all() else times
+
+
+def _is_one(times: Ints | int) -> bool:
+    """Returns whether times are a number, or hold no other than their first."""
+    return not isinstance(times, np.ndarray) or bool((times == times[0]).all())
 
 
 def _each(
@@ -329,7 +373,7 @@ def _each(
 def _advance(before: Ints, after: Ints) -> int | None:
     """Returns by how much every time has advanced; None if the amounts differ."""
     advance = after - before
-    by = int(advance[0])
+    by = int(advance.flat[0])
     return by if (advance == by).all() else None
 
 
@@ -370,37 +414,47 @@ def vectorised(
 
 
 def _stage(plan: Plan, lanes: _Lanes, spans: list[Span] | None) -> None:
-    """Takes all ranks through a stage of a plan, and adds its messages to the others."""
+    """Takes all ranks through a stage of a plan, and adds its messages to the others.
+
+    A step that moves every time by one amount does so again, as in `_Lanes._run`. So does one after
+    which each rank is where the rank that sends to it was before, by one amount later, if nothing
+    tells the two apart: what a late rank has put off goes round the ring, a rank a step.
+    """
     kind, by, pending = b"", None, 0
     clock: Ints = lanes.pe.clock
     state: Ints | None = None
+    turning, turns = False, 0
+    before = lanes.before if spans is None else None
     # If all chunks have one size, it does not matter which ones they are.
     chunks: Iterable[Any] = zip(plan.send, plan.receive, strict=True)
     if lanes.even and spans is None:
         chunks = repeat((plan.send[0], plan.receive[0]))
     for (send, receive), reduce in zip(chunks, plan.reduce[:, 0].tolist(), strict=False):
-        before = kind
+        earlier = kind
         kind = bytes((reduce,))
         leaving, arriving = lanes.kinds(send), lanes.kinds(receive)
         if leaving is not None and arriving is not None:
             kind += leaving.tobytes() + arriving.tobytes()
-        if kind == before and by is not None and spans is None:
-            # As in `_Lanes._run`: a step that moved every time by one amount does so again.
-            pending += by
+        if kind == earlier and by is not None and spans is None:
+            pending, turns = pending + by, turns + turning
             continue
         if pending:
-            lanes.shift(pending)
-            pending, clock, state = 0, lanes.pe.clock, None
+            lanes.skip(turns, pending)
+            pending, turns, clock, state = 0, 0, lanes.pe.clock, None
         lanes.step(leaving, arriving, bool(reduce))
         if spans is not None:
             spans += lanes.spans(send)
         # If the clocks alone did not advance by one amount, the whole state did not either.
         last, clock = clock, lanes.pe.clock
-        by = _advance(last, clock)
+        turning, by = False, _advance(last, clock)
+        if by is None and before is not None:
+            turning, by = True, _advance(last[before], clock)
         if by is None:
             state = None
             continue
         old, state = state, lanes.state()
+        if old is not None and turning:
+            old = old[:, before]
         by = None if old is None else _advance(old, state)
     if pending:
-        lanes.shift(pending)
+        lanes.skip(turns, pending)

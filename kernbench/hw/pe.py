@@ -14,6 +14,8 @@ from kernbench.memory import Space
 from kernbench.topology.spec import CubeSpec, MemorySpec, PeSpec, SipSpec
 from kernbench.units import FlopRate
 
+Ints = np.ndarray[Any, np.dtype[np.int64]]
+
 Time = TypeVar("Time", int, np.ndarray[Any, np.dtype[np.int64]])
 """Picoseconds: an int, or an array over ranks."""
 
@@ -213,6 +215,15 @@ class PeTimeline(Generic[Time]):
         """Moves every time by the same number of picoseconds."""
         for name in _STATE:
             setattr(self, name, getattr(self, name) + by)
+
+    def take(self: "PeTimeline[Ints]", others: Ints) -> None:
+        """Gives each PE the times that another one has.
+
+        Args:
+            others: By PE, the number of the other one.
+        """
+        for name in _STATE:
+            setattr(self, name, getattr(self, name)[others])
 
 
 class Timeless(PeTimeline[int]):
