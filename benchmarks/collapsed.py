@@ -52,6 +52,9 @@ def step(ranks: int, collapse: str, *flags: str) -> None:
 _70B = ("--layers", "14", "--tp", "8", "--pp", "8", "--microbatches", "8", "--sequence", "4096")
 _405B = ("--model", "llama3-405b", "--tp", "8", "--pp", "16", "--microbatches", "16")
 
+_LATE = ("ring", "system.sips.changed=[{which: [5], sip: {launch: 30 us}}]")
+"""One rank of a ring begins 30 us later than the others, and is a class of its own."""
+
 _SWITCH = ("halving_doubling", "system.sips.network.kind=switch")
 
 Row = tuple[str, bool, Callable[..., None], tuple[object, ...]]
@@ -60,6 +63,8 @@ ROWS: tuple[Row, ...] = (
     ("all-reduce on a ring of 16,384", False, alone, (16_384, "exact")),
     ("all-reduce on a ring of 100,000", False, alone, (100_000, "exact")),
     ("all-reduce on a switch of 131,072", False, alone, (131_072, "exact", *_SWITCH)),
+    ("ring of 16,384, one rank late", False, alone, (16_384, "exact", *_LATE)),
+    ("ring of 100,000, one rank late", False, alone, (100_000, "exact", *_LATE)),
     ("70B of 14 layers on 1,024 ranks", False, step, (1024, "exact", *_70B)),
     ("the same, every rank", True, step, (1024, "off", *_70B)),
     ("405B of 126 layers on 16,384 ranks", True, step, (16_384, "exact", *_405B)),
