@@ -146,3 +146,17 @@ def test_numbers_among_the_operands_reach_a_library_as_numbers() -> None:
             library._destroy()
 
     assert on_ranks(worker) == [[10, 10, 10]]
+
+
+def test_operations_of_fsdp_are_one_call_each() -> None:
+    from torch.distributed import fsdp
+
+    from kernbench.bridge.operations.costs import cost_of
+    from kernbench.bridge.operations.overrides import defined
+
+    assert fsdp.fully_shard  # its module defines them
+    for name in ("all_gather_copy_in", "split_with_sizes_copy", "chunk_cat"):
+        operation = getattr(torch.ops.fsdp, name).default
+        cost = cost_of(operation)
+        assert cost.known
+        assert not defined(operation, cost)

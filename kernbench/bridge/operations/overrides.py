@@ -60,6 +60,11 @@ torch.library._impls = _IMPLS  # of which PyTorch tells nobody that it changes
 
 
 def defined(func: Any, cost: Cost) -> bool:
-    """Returns whether a library defines what an operation does: for CUDA, if it has a price."""
+    """Returns whether a library defines what an operation does: for CUDA, if it has a price.
+
+    FSDP defines its operations so when it is imported; with a price, they are one call of the host.
+    """
+    if func.namespace == "fsdp" and cost.known:
+        return False
     name, keys = func._name.replace("::", "/"), _KERNELS[: 3 - 2 * cost.known]
     return not _IMPLS.intersection(f"{name}/{key}" for key in keys) <= _OF_PYTORCH
