@@ -33,6 +33,10 @@ _IMAGES: Final = (
     "batch_norm group_norm max_pool avg_pool adaptive_pool nearest bilinear convolution depthwise "
     "sort topk embedding_bag"
 )
+_SPATIAL: Final = (
+    "roll reflected prelu broadcast_planes split_sum nll_loss2d batched convolution_volume "
+    "convolution_undivided group_norm_moments group_norm_gradients bilinear_backward"
+)
 _PE: Final = "system.sip.pe"
 _TRITON: Final = "triton_add triton_softmax triton_gemm triton_flash triton_more"
 LAWS: Final[Sequence[tuple[str, str, str, str]]] = (
@@ -53,11 +57,13 @@ LAWS: Final[Sequence[tuple[str, str, str, str]]] = (
     ("PCIe", "system.host.pcie", "", "pcie"),
     ("memory of other devices", "system.sip.peers", "", "symmetric"),
     ("convolutions, norms, pools", "system.sip.kernels", _IMAGES, "images"),
+    ("planes, slices, volumes", "system.sip.kernels", _SPATIAL, "spatial"),
     ("collectives, messages", "queues", "nccl", "collectives protocols concurrent p2p"),
     ("host", "system.host", "dispatch dispatch_of eager", "launch programs model"),
 )
 """Laws: name, key in the machine's file (or in `ccl.yaml`), what the keys below it begin with (all
-if empty), tables that they are fitted on and judged by. `images` is benchmarks/h200_images.csv."""
+if empty), tables that they are fitted on and judged by. `images` and `spatial` are those of
+`benchmarks`, h200_images.csv and h200_spatial.csv."""
 
 
 def numbers(value: object) -> int:
@@ -100,8 +106,12 @@ def parameters(key: str, beginnings: str) -> int:
 
 def laws(result: Result) -> Iterator[str]:
     """Yields the rows of the table of laws."""
-    images = FOLDER.parents[1] / "benchmarks" / "h200_images.csv"
-    counts = {"images": len(images.read_text(encoding="utf-8").splitlines()) - 1}
+    measured = FOLDER.parents[1] / "benchmarks"
+    counts = {
+        name: len((measured / f"h200_{name}.csv").read_text(encoding="utf-8").splitlines())
+        for name in ("images", "spatial")
+    }
+    counts["images"] -= 1  # its head
     for cell in result["cells"]:
         counts[cell["table"]] = counts.get(cell["table"], 0) + 1
     yield "| law | where its numbers stand | numbers | cells | tables |\n|---|---|---|---|---|\n"

@@ -39,9 +39,12 @@ def _norm(library: Library, line: Line, family: str) -> int:
     if family == "bn_bwd":
         return norms.batch_norm_backward_ps(library, image)
     if family == "gn":
-        return norms.group_norm_ps(library, image)
+        return norms.group_norm_ps(library, image, min(_GROUPS, int(line["c"])))
     return norms.group_norm_backward_ps(library, image)
 
+
+_GROUPS = 32
+"""Groups of a group norm; of so many images as the cells have, more or fewer take as long."""
 
 POOLS = {"maxpool3s2": (3, 2, 1), "maxpool2": (2, 2, 0), "avgpool2": (2, 2, 0)}
 

@@ -23,6 +23,7 @@ class Library:
         sip: See above.
         num_pes: PEs of the SIP.
         hbm_bytes_per_s: HBM bandwidth of all cubes together, in bytes a second.
+        sram_bytes: Capacity of the SRAM of all cubes together.
         elementwise: `_elementwise`, with all answers kept.
         matmul: `_matmul`, with all answers kept.
         attention: `_attention`, with all answers kept.
@@ -38,6 +39,7 @@ class Library:
         self.num_pes: Final = cubes * sip.cube.pes
         self.hbm_bytes_per_s: Final = cubes * sip.cube.hbm.bandwidth.per_second
         self._sram_bytes_per_s: Final = cubes * sip.cube.sram.bandwidth.per_second
+        self.sram_bytes: Final = cubes * sip.cube.sram.capacity
         self._math_per_s: Final = self.num_pes * sip.pe.math.per_second
         chosen = () if sip.pe.gemm.library is None else sip.pe.gemm.library.kernels
         self.tiles: Final = {dtype: kernels for kernels in chosen for dtype in kernels.rate}

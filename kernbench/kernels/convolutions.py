@@ -36,6 +36,13 @@ _VECTOR: Final = 8
 _BLOCK: Final = 32
 """Channels that groups are multiplied in, several at once if they have fewer."""
 
+_WHOLE: Final = 64
+"""Elements of a window from which on no kernel divides the sum: gradients of gradients have windows
+as large as images."""
+
+_OF_VOLUMES: Final = 5
+"""Dimensions of the weight of a convolution of volumes."""
+
 _ALIGNED: Final = 16
 """Bytes at which planes begin that plain products read."""
 
@@ -197,6 +204,11 @@ def _multiplied(library: Library, given: Convolution, direction: Direction, name
         of_weight = direction == "weight"
         price = library.kernel("convolution_grouped_weight" if of_weight else "convolution_grouped")
         sizes = _sizes(given, direction, block=_BLOCK)
+    elif direction == "forward" and window >= _WHOLE:
+        price, sizes = library.kernel("convolution"), _sizes(given, direction)
+        undivided = library.kernel("convolution_undivided").alone * library.num_pes * sizes.k
+        least = library.elementwise(0, undivided)
+        return max(least, _product(library, given, direction, name, price, sizes))
     elif min(image.shape[1], result.shape[1]) < _VECTOR:
         return _few(library, given, direction, name, last=last)
     elif window == 1 and prod(given.stride) == 1:
@@ -209,6 +221,8 @@ def _multiplied(library: Library, given: Convolution, direction: Direction, name
     else:
         of_tf32 = direction == "weight" and name == "tf32"
         kernel = "convolution_weight_tf32" if of_tf32 else _kernel(given, direction)
+        if len(weight.shape) == _OF_VOLUMES:
+            kernel = kernel.replace("convolution", "convolution_volume").replace("strided_", "")
         price, sizes = library.kernel(kernel), _sizes(given, direction)
     found = _product(library, given, direction, name, price, sizes)
     return found if last else found + _changed(library, given)

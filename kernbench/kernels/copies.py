@@ -113,6 +113,21 @@ def interleaved_ps(library: Library, source: Operand, target: Operand, dim: int 
     return duration_ps(library, seen, row_major(seen))
 
 
+def rolled_ps(library: Library, source: Operand, target: Operand, times: int) -> int:
+    """Returns the picoseconds of `roll`: a kernel for each dimension, which computes all places.
+
+    Source: `roll_common` in PyTorch's aten/src/ATen/native/TensorTransformations.h.
+
+    Args:
+        source: What it reads.
+        target: What it writes.
+        times: How many dimensions are shifted.
+    """
+    price = library.kernel("roll")
+    nbytes = bytes_of(source) + bytes_of(target)
+    return max(1, times) * streamed_ps(library, price, nbytes, price.element * numel(target))
+
+
 def placed_ps(library: Library, source: Operand, part: Operand, whole: Operand) -> int:
     """Returns the picoseconds of writing a tensor into a part of zeros, as gradients of views do.
 

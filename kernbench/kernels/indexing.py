@@ -1,16 +1,32 @@
 """Kernels that find elements by indices: look-ups, scatters, embeddings, sorts."""
 
 from collections.abc import Sequence
+from math import prod
 from typing import Final
 
 from kernbench.hw.library import Library
 from kernbench.kernels import pointwise
 from kernbench.kernels.operands import Operand, bytes_of, numel, total_bytes
-from kernbench.kernels.traffic import streamed_ps
+from kernbench.kernels.traffic import alone_ps, streamed_ps
+
+_VECTOR: Final = 16
+"""Bytes that a thread reads at once."""
+
+_SECTOR: Final = 32
+"""Bytes that the memory moves for one element."""
+
+_OF_BLOCK: Final = 1024 * 128
+"""Pixels of an image for each block of `nll_loss2d`, which has 1024 threads: an image of fewer has
+one.
+
+Source: `nll_loss2d_forward_out_cuda_template` in PyTorch's aten/src/ATen/native/cuda/NLLLoss2d.cu.
+"""
 
 
 def gather_ps(library: Library, indices: Sequence[Operand], writes: Sequence[Operand]) -> int:
     """Returns the picoseconds of a look-up: reads the elements that are looked up, and the indices.
+
+    One index that stands for whole vectors of 16 bytes has a block of its own, as in `select_ps`.
 
     Args:
         indices: What it reads beside these elements.
@@ -18,8 +34,14 @@ def gather_ps(library: Library, indices: Sequence[Operand], writes: Sequence[Ope
     """
     price = library.kernel("indexed")
     nbytes = 2 * total_bytes(writes) + total_bytes(indices)
-    count = sum(map(numel, writes))
-    return streamed_ps(library, library.kernel("gather"), nbytes, price.element * count)
+    operations = price.element * sum(map(numel, writes))
+    if len(indices) == 1 and writes:
+        given = indices[0]
+        pairs = zip(given.shape, given.strides, strict=True)
+        slices = prod([size for size, step in pairs if step or size == 1])
+        if (bytes_of(writes[0]) // max(1, slices)) % _VECTOR == 0:
+            operations = max(operations, library.kernel("embedding").row * slices)
+    return streamed_ps(library, library.kernel("gather"), nbytes, operations)
 
 
 def kernel_of(name: str) -> str:
@@ -45,7 +67,7 @@ def select_ps(library: Library, indices: Operand, out: Operand) -> int:
         out: What it writes.
     """
     row = bytes_of(out) // max(1, numel(indices))
-    if row % 16 == 0:
+    if row % _VECTOR == 0:
         return embedding_ps(library, indices, out)
     return gather_ps(library, [indices], [out])
 
@@ -108,13 +130,16 @@ def accumulate_ps(
 def embedding_ps(library: Library, indices: Operand, out: Operand) -> int:
     """Returns the picoseconds of an embedding: reads the rows that are looked up, not the table.
 
+    However short, each row has a block.
+
     Args:
         indices: Which rows.
         out: What it writes.
     """
     price = library.kernel("embedding")
     nbytes = 2 * bytes_of(out) + bytes_of(indices)
-    return streamed_ps(library, price, nbytes, price.element * numel(out))
+    operations = max(price.element * numel(out), price.row * numel(indices))
+    return streamed_ps(library, price, nbytes, operations)
 
 
 def embedding_backward_ps(library: Library, grad: Operand, indices: Operand, out: Operand) -> int:
@@ -138,14 +163,31 @@ def embedding_backward_ps(library: Library, grad: Operand, indices: Operand, out
     return zeros + streamed_ps(library, price, nbytes, price.element * numel(grad))
 
 
+def nll_of_images_ps(library: Library, kernel: str, labels: Operand) -> int:
+    """Returns the picoseconds of `nll_loss2d` or its gradient: few blocks go through an image.
+
+    Args:
+        kernel: `nll_loss2d` or `nll_loss2d_backward`.
+        labels: `[batch, *extents]`.
+    """
+    price, plane = library.kernel(kernel), prod(labels.shape[1:])
+    turns = plane // max(1, plane // _OF_BLOCK)
+    nbytes = bytes_of(labels) + numel(labels) * _SECTOR
+    return alone_ps(library, price, nbytes, numel(labels), turns)
+
+
 def nll_backward_ps(library: Library, labels: Operand, out: Operand) -> int:
     """Returns the picoseconds of the gradient of `nll_loss`: zeros, then one element of each row.
+
+    Labels of images: few blocks for each, as in `rows.nll_ps`.
 
     Args:
         labels: Which element of each row is written.
         out: The gradient.
     """
     zeros = pointwise.fill_ps(library, "fill", [out])
+    if len(labels.shape) > 1:
+        return zeros + nll_of_images_ps(library, "nll_loss2d_backward", labels)
     price = library.kernel("nll_loss_backward")
     return zeros + streamed_ps(library, price, bytes_of(labels), price.row * numel(labels))
 

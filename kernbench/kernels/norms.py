@@ -60,15 +60,31 @@ def batch_norm_backward_ps(library: Library, given: Operand) -> int:
     return alone_ps(library, price, nbytes, count, count // max(1, given.shape[1]))
 
 
-def group_norm_ps(library: Library, given: Operand) -> int:
+def group_norm_ps(library: Library, given: Operand, groups: int) -> int:
     """Returns the picoseconds of a group norm: moments, parameters of each plane, applied.
+
+    A block finds the moments of a group (`RowwiseMomentsCUDAKernel` in PyTorch's
+    aten/src/ATen/native/cuda/group_norm_kernel.cu), so that few large groups leave PEs idle.
 
     Args:
         given: Its input.
+        groups: Groups of channels of an image.
     """
     price = library.kernel("group_norm")
     work = price.element * numel(given) + price.row * prod(given.shape[:2])
+    rows = max(1, given.shape[0] * groups)
+    work = max(work, _alone(library, "group_norm_moments", given, rows, tensors=2))
     return streamed_ps(library, price, 3 * bytes_of(given), work)
+
+
+def _alone(library: Library, kernel: str, given: Operand, rows: int, *, tensors: int) -> int:
+    """Returns the operations of blocks that add a row each, an element after another.
+
+    They wait for each: for the L2, or for the HBM if all tensors of this size do not fit the L2.
+    """
+    far = tensors * bytes_of(given) > library.sram_bytes
+    price = library.kernel(f"{kernel}_far" if far else kernel)
+    return price.alone * (numel(given) // rows) * library.num_pes
 
 
 def group_norm_backward_ps(
@@ -82,7 +98,9 @@ def group_norm_backward_ps(
         weights: Whether gradients of weight and bias are wanted: a thread adds the batch.
     """
     price = library.kernel("group_norm_backward")
-    work = price.element * numel(given) + price.row * prod(given.shape[:2])
+    planes = max(1, prod(given.shape[:2]))
+    work = price.element * numel(given) + price.row * planes
+    work = max(work, _alone(library, "group_norm_gradients", given, planes, tensors=3))
     nbytes = bytes_of(given) * (5 if data else 2)
     found = streamed_ps(library, price, nbytes, work)
     if weights:

@@ -79,7 +79,8 @@ def finding(library: Library, source: Operand, target: Operand) -> int:
 
     CUDA's elementwise kernels read an operand in vectors if its layout is that of the result. Else
     they compute the address of each element (the kernel `indexed` of the machine's file, or
-    `broadcast` of an operand whose elements repeat). If neighbours in the result are not neighbours
+    `broadcast` of an operand whose elements repeat, `broadcast_planes` if it has one for each plane
+    of a channel). If neighbours in the result are not neighbours
     in the operand, most bytes of each memory access are not used (`scattered`).
 
     Args:
@@ -92,6 +93,8 @@ def finding(library: Library, source: Operand, target: Operand) -> int:
     indexed = library.kernel("broadcast" if repeats else "indexed").element
     if not source.shape:
         return indexed
+    if repeats and _is_of_planes(source, target):
+        return library.kernel("broadcast_planes").element
     count = numel(source)
     if count == numel(target) and (count <= 1 or (is_contiguous(source) and is_contiguous(target))):
         return 0
@@ -101,6 +104,17 @@ def finding(library: Library, source: Operand, target: Operand) -> int:
             if size > 1 and stride == 1:
                 return indexed if other <= 1 else library.kernel("scattered").element
     return indexed
+
+
+def _is_of_planes(source: Operand, target: Operand) -> bool:
+    """Returns whether an operand repeats both for what lies around its elements and within them."""
+    if len(source.shape) != len(target.shape):
+        return False
+    runs: list[bool] = []
+    for size, step in zip(target.shape, source.strides, strict=True):
+        if size > 1 and (not runs or runs[-1] != (step == 0)):
+            runs.append(step == 0)
+    return len(runs) > 2 and runs[-1]
 
 
 def is_channels_last(operand: Operand) -> bool:

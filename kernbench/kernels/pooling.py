@@ -1,11 +1,25 @@
 """Pools of images, and images of another size."""
 
-from math import prod
+from math import isqrt, prod
+from typing import Final
 
 from kernbench.hw.library import Library
-from kernbench.kernels import pointwise
-from kernbench.kernels.operands import Operand, is_channels_last, numel, total_bytes
+from kernbench.kernels import copies, pointwise
+from kernbench.kernels.operands import Operand, bytes_of, is_channels_last, numel, total_bytes
 from kernbench.kernels.traffic import streamed_ps
+
+_WIDE: Final = 4
+"""Bytes of a number that CUDA adds to memory in one operation of its own."""
+
+
+_LANES: Final = 32
+"""Threads of a warp."""
+
+_MOST_AT_ONCE: Final = 192
+"""Warps that come to one place, of which more take no longer. Measured: h200_spatial.csv."""
+
+_NEAR: Final = 64
+"""Bytes that the memory moves for an element of an image that becomes smaller: two sectors."""
 
 
 def pool_ps(library: Library, kernel: str, given: Operand, out: Operand, window: int) -> int:
@@ -65,9 +79,36 @@ def resized_ps(library: Library, kernel: str, image: Operand, other: Operand) ->
         image: What is read.
         other: What is written.
     """
-    if is_channels_last(image):
+    last = is_channels_last(image)
+    if not last and image.shape == other.shape:
+        return copies.duration_ps(library, image, other)
+    if not last and kernel.endswith("_backward"):
+        return _gathered_ps(library, kernel, image, other)
+    if last:
         kernel = kernel.replace("_backward", "") + "_last" + "_backward" * ("_back" in kernel)
     price = library.kernel(kernel)
-    large = max(image, other, key=numel)
-    work = max(price.element * numel(large), price.row * prod(large.shape[:2]))
-    return streamed_ps(library, price, total_bytes((image, other)), work)
+    larger = image if kernel.endswith("_backward") else other
+    work = max(price.element * numel(larger), price.row * prod(larger.shape[:2]))
+    read = min(bytes_of(image), _NEAR * numel(other))
+    return streamed_ps(library, price, read + bytes_of(other), work)
+
+
+def _gathered_ps(library: Library, kernel: str, grad: Operand, out: Operand) -> int:
+    """Returns the picoseconds of the gradient of an image of another size, plane after plane.
+
+    `nearest`: a thread adds all that an element of the smaller image has become, image after image,
+    each a wait for memory (`row`). `bilinear`: zeros, to which each element of the larger image is
+    added at four places, `element` operations, or `row` for each element that comes to the same
+    place: the lanes of a warp wait for each other, and warps beside them less. Additions of 16 bits
+    try again (`upsample_*2d_backward_out_frame` in PyTorch's aten/src/ATen/native/cuda).
+    """
+    times = max(1, numel(grad) // max(1, numel(out)))
+    if kernel == "nearest_backward":
+        price = library.kernel(kernel)
+        work = max(price.element * numel(grad), price.row * grad.shape[0] * times)
+        return streamed_ps(library, price, total_bytes((grad, out)), work)
+    price = library.kernel(f"{kernel}_narrow" if grad.dtype.itemsize < _WIDE else kernel)
+    together = times if times <= _LANES**2 else _LANES * min(isqrt(times), _MOST_AT_ONCE)
+    work = max(price.element, price.row * together) * numel(grad)
+    zeros = pointwise.fill_ps(library, "fill", [out])
+    return zeros + streamed_ps(library, price, total_bytes((grad, out)), work)

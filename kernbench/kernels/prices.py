@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 from kernbench.hw.library import Library
 from kernbench.kernels import copies, indexing, losses, norms, pointwise, rows
 from kernbench.kernels.names import FILLS
-from kernbench.kernels.operands import Layout, Operand, numel
+from kernbench.kernels.operands import Layout, Operand, numel, row_major
 from kernbench.kernels.several import SEVERAL
 from kernbench.kernels.traffic import streamed_ps
 
@@ -76,6 +76,15 @@ def of_added(name: str) -> Price:
     return Price(_sorted_sum) if "index_put" in name else Price(_added, indexing.kernel_of(name))
 
 
+def of_roll(shifts: Sequence[int]) -> Price:
+    """Returns the price of shifting elements cyclically.
+
+    Args:
+        shifts: How far, one for each dimension.
+    """
+    return Price(_roll, len(shifts))
+
+
 def of_interleaved(dim: int | None) -> Price:
     """Returns the price of `repeat_interleave` with a number.
 
@@ -121,6 +130,10 @@ def _interleaved(library: Library, reads: Operands, writes: Operands, dim: int |
     return copies.interleaved_ps(library, reads[0], writes[0], dim)
 
 
+def _roll(library: Library, reads: Operands, writes: Operands, times: int) -> int:
+    return copies.rolled_ps(library, reads[0], writes[0], times)
+
+
 def _pad(library: Library, reads: Operands, writes: Operands, _: None) -> int:
     return copies.padded_ps(library, reads[0], writes[0])
 
@@ -152,13 +165,21 @@ def _layer_norm_backward(library: Library, reads: Operands, writes: Operands, _:
     return norms.layer_norm_backward_ps(library, moved, reads[1], columns, weights=weights)
 
 
+def _ungrouped(given: Operand) -> Layout:
+    """Returns an image `[batch, groups, channels of a group, *extents]` without its groups."""
+    batch, groups, channels, *extents = given.shape
+    shape = (batch, groups * channels, *extents)
+    return row_major(Layout(shape, shape, given.dtype))
+
+
 def _group_norm(library: Library, reads: Operands, writes: Operands, _: None) -> int:
     del writes
-    return norms.group_norm_ps(library, reads[0])
+    return norms.group_norm_ps(library, _ungrouped(reads[0]), reads[0].shape[1])
 
 
 def _group_norm_backward(library: Library, reads: Operands, writes: Operands, _: None) -> int:
-    return norms.group_norm_backward_ps(library, reads[1], weights=len(writes) > 1)
+    given = _ungrouped(reads[1])
+    return norms.group_norm_backward_ps(library, given, weights=len(writes) > 1)
 
 
 def _batch_norm(library: Library, reads: Operands, writes: Operands, training: bool) -> int:
@@ -274,12 +295,14 @@ PRICES: Final[dict[str, Price]] = {
     "binary_cross_entropy_with_logits": Price(_loss, (1, 1, 2, 2)),
     "_safe_softmax": Price(_safe_softmax),
     **{
-        f"{kind}_pad{rank}d{way}": POINTWISE
+        f"{kind}_pad{rank}d{way}": Price(_pointwise, "reflected")
         for kind in ("reflection", "replication")
         for rank in (1, 2, 3)
         for way in ("", "_backward")
     },
     "repeat": Price(_repeat),
+    "roll": Price(_roll, 1),
+    **dict.fromkeys(("_prelu_kernel", "_prelu_kernel_backward"), Price(_pointwise, "prelu")),
     "constant_pad_nd": Price(_pad),
     **{name: Price(_fill, kernel) for name, kernel in FILLS.items()},
     "randperm": Price(_fill, "uniform"),

@@ -13,6 +13,10 @@ _ALIGNED: Final = 16
 """Bytes at which rows begin that the library's kernels for 16-bit types load."""
 
 
+_SMALL: Final = 256
+"""Extent of matrices up to which a batch of them reaches a share of the memory's rate."""
+
+
 class Sizes(NamedTuple):
     """A batch of products of m x k and k x n.
 
@@ -64,7 +68,8 @@ def matmul_ps(
 
     Where rows of 16-bit numbers do not begin at multiples of 16 bytes, the library runs kernels of
     older GPUs, which load 4 bytes at once, or 2: `product_by_4` and `product_by_2` of the machine's
-    file, each a share of the engines' rate.
+    file, each a share of the engines' rate. Many small products reach a share of the memory's:
+    `batched`, `batched_odd` if rows do not begin so, `batched_fp32`.
 
     Args:
         name: Element type as the machine file names it, such as `bf16`.
@@ -75,6 +80,10 @@ def matmul_ps(
     batch, m, n, k = sizes
     found: int = library.matmul(name, m, n, k, nbytes, batch)
     aligned = gcd(_ALIGNED, *map(_row_bytes, operands))
+    if batch > 1 and max(m, n, k) <= _SMALL and name in ("bf16", "fp16", "fp32"):
+        kernel = "batched" if aligned >= _ALIGNED else "batched_odd"
+        price = library.kernel("batched_fp32" if name == "fp32" else kernel)
+        found = max(found, streamed_ps(library, price, nbytes))
     if aligned < _ALIGNED and name in ("bf16", "fp16"):
         price = library.kernel("product_by_4" if aligned >= 4 else "product_by_2")
         if price.share < 100:  # else nothing is said of them

@@ -5,7 +5,7 @@ from math import prod
 from typing import Final
 
 from kernbench.hw.library import Library
-from kernbench.kernels import pointwise
+from kernbench.kernels import indexing, pointwise
 from kernbench.kernels.operands import (
     Layout,
     Operand,
@@ -87,18 +87,20 @@ def safe_softmax_ps(library: Library, given: Operand, out: Operand) -> int:
 def sum_ps(library: Library, given: Operand, axes: Sequence[int], writes: Sequence[Operand]) -> int:
     """Returns the picoseconds of a reduction: a sum, a mean, an extreme value, a norm.
 
-    It reads all elements. Over the last dimension neighbours are added (`row_sum`), else they are
-    not (`column_sum`): a block adds some columns, so up to `beyond` rows take `row` each, and more
-    are divided. Sums of more elements than `beyond` of `large_sum` go through memory once more.
+    It reads all elements. If what lies closest is added, it is `row_sum`, or `split_sum` if what is
+    added is not one piece, such as planes of an image's channel. Else it is `column_sum`: a block
+    adds some columns, so up to `beyond` rows take `row` each, and more are divided. Sums of more
+    elements than `beyond` of `large_sum` go through memory once more.
 
     Args:
         given: What it reads.
         axes: Dimensions that are reduced; empty for all.
         writes: What it writes.
     """
-    last, count = len(given.shape) - 1, numel(given)
-    along_rows = not axes or -1 in axes or last in axes or last < 1
-    price = library.kernel("row_sum" if along_rows else "column_sum")
+    count, added = numel(given), _pieces(given, axes)
+    along_rows = not axes or len(given.shape) < 2 or added[-1]
+    kernel = "row_sum" if along_rows else "column_sum"
+    price = library.kernel("split_sum" if along_rows and len(added) > 2 else kernel)
     large = library.kernel("large_sum")
     launches = large.launches if count > large.beyond else price.launches
     nbytes = bytes_of(given) + total_bytes(writes)
@@ -112,13 +114,32 @@ def sum_ps(library: Library, given: Operand, axes: Sequence[int], writes: Sequen
     return streamed_ps(library, price, nbytes, operations, launches=launches)
 
 
+def _pieces(given: Operand, axes: Sequence[int]) -> list[bool]:
+    """Returns whether neighbouring dimensions are added, from those that lie farthest.
+
+    Dimensions that are one piece of memory and are all added, or all not, count as one.
+    """
+    rank = len(given.shape)
+    wanted = {axis % rank for axis in axes} if rank else set()
+    order = sorted(range(rank), key=lambda axis: -given.strides[axis])
+    found: list[bool] = []
+    for axis in order:
+        if given.shape[axis] > 1 and (not found or found[-1] != (axis in wanted)):
+            found.append(axis in wanted)
+    return found or [True]
+
+
 def nll_ps(library: Library, log_probabilities: Operand, labels: Operand) -> int:
     """Returns the picoseconds of `nll_loss`: reads one element of each row, in one block.
+
+    Labels of images have blocks of their own.
 
     Args:
         log_probabilities: The rows.
         labels: Which element of each row is read.
     """
+    if len(labels.shape) > 1:
+        return indexing.nll_of_images_ps(library, "nll_loss2d", labels)
     price, count = library.kernel("nll_loss"), numel(labels)
     nbytes = bytes_of(labels) + count * log_probabilities.dtype.itemsize
     return streamed_ps(library, price, nbytes, price.row * count)

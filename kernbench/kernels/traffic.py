@@ -41,6 +41,8 @@ def by_rows(kernel: KernelSpec, nbytes: int, rows: int) -> int:
 def alone_ps(library: Library, kernel: KernelSpec, nbytes: int, elements: int, columns: int) -> int:
     """Returns the picoseconds of kernels in which one block reads all of a row, or of a channel.
 
+    However short rows are, each takes `row` operations.
+
     Args:
         kernel: What the machine's file says of the kernel.
         nbytes: Bytes read and bytes written, by all launches together.
@@ -48,4 +50,5 @@ def alone_ps(library: Library, kernel: KernelSpec, nbytes: int, elements: int, c
         columns: Elements of a row, for which a PE takes `alone` each.
     """
     operations = max(kernel.element * elements, kernel.alone * columns * library.num_pes)
+    operations = max(operations, kernel.row * (elements // max(1, columns)))
     return streamed_ps(library, kernel, nbytes, operations)

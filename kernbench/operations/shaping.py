@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from kernbench.errors import KernbenchError, OperandError, OptionError, call_site, site_fact
-from kernbench.kernels.prices import Price, of_interleaved, of_look_up, of_scatter
+from kernbench.kernels.prices import Price, of_interleaved, of_look_up, of_roll, of_scatter
 from kernbench.memory import Array, DType, View, dtypes
 from kernbench.operations import views
 from kernbench.operations.copies import clone
@@ -385,7 +385,8 @@ def roll(
             f"roll: Dimension specified as {axes[0]} but tensor has no dimensions",
             [site_fact(call_site())],
         )
-    return moved("roll", input, shape, lambda x: np.roll(x, steps, axes), shifts=steps, dims=axes)
+    options: Any = {"shifts": steps, "dims": axes, "price": of_roll(steps)}
+    return moved("roll", input, shape, lambda x: np.roll(x, steps, axes), **options)
 
 
 def tril(input: Tensor, diagonal: int = 0) -> Tensor:

@@ -82,7 +82,7 @@ def _weight(*given: object, **more: object) -> int:
         (norms.batch_norm_ps(_H200, _plain(FLOAT, 32, 64, 112, 112)), 236.9),
         (norms.batch_norm_backward_ps(_H200, _plain(BRAIN, 32, 64, 112, 112)), 720.5),
         (norms.batch_norm_backward_ps(_H200, _plain(BRAIN, 64, 1024, 14, 14)), 81.7),
-        (norms.group_norm_ps(_H200, _plain(BRAIN, 32, 256, 56, 56)), 122.4),
+        (norms.group_norm_ps(_H200, _plain(BRAIN, 32, 256, 56, 56), 32), 122.4),
         (norms.group_norm_backward_ps(_H200, _plain(BRAIN, 32, 256, 56, 56)), 188.7),
     ],
 )
@@ -245,7 +245,7 @@ def test_norms_of_images_move_their_bytes(dtype: DType, last: bool) -> None:
     forward = norms.batch_norm_ps(_H200, image)
     assert forward >= norms.batch_norm_ps(_H200, image, training=False) >= 2 * least
     assert norms.batch_norm_backward_ps(_H200, image) >= 3 * least
-    assert norms.group_norm_ps(_H200, image) >= 2 * least
+    assert norms.group_norm_ps(_H200, image, 1) >= 2 * least
     every = norms.group_norm_backward_ps(_H200, image)
     assert every >= norms.group_norm_backward_ps(_H200, image, weights=False) >= 2 * least
     assert every >= norms.group_norm_backward_ps(_H200, image, data=False)

@@ -26,6 +26,7 @@ class Asked:
         kernel: What the machine's file says of a kernel.
         has: Whether it says something of a kernel.
         num_pes: PEs of the device.
+        sram_bytes: Capacity of its L2.
     """
 
     def __init__(self) -> None:
@@ -37,6 +38,7 @@ class Asked:
         machine = load_topology("h200x8").topology_obj.machine
         library = Library(machine.system.sip)
         self.kernel, self.has, self.num_pes = library.kernel, library.has, library.num_pes
+        self.sram_bytes = library.sram_bytes
 
     def multiplies(self, name: str) -> bool:
         """Returns whether there is a rate for a type."""

@@ -48,6 +48,9 @@ MOST = {
     "model": 20,
     "cp_attention": 7,
     "moe": 12,
+    "programs host-bound": 11,
+    "programs device-bound": 4,
+    "programs3 step": 9,
     "triton_add": 4,
     "triton_softmax": 4,
     "triton_gemm": 6,
@@ -189,12 +192,13 @@ def test_kernels_of_triton_are_near_on_rows_that_nothing_was_fitted_on() -> None
 
 
 @pytest.mark.torch
-def test_a_program_of_several_ranks_takes_as_long_as_stored() -> None:
+@pytest.mark.parametrize("program", ["ddp", pytest.param("fsdp2", marks=pytest.mark.slow)])
+def test_a_program_of_several_ranks_takes_as_long_as_stored(program: str) -> None:
     pytest.importorskip("torch")
     line = next(
         line
         for line in read_folder(FOLDER, ["programs"]).lines
-        if (line.row["program"], line.row["world"], line.row["hidden"]) == ("ddp", "2", "1024")
+        if (line.row["program"], line.row["world"], line.row["hidden"]) == (program, "2", "1024")
     )
     found = run_row(line.table, line.row, BRIDGE, "h200x8")
     stored = [

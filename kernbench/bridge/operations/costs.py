@@ -69,7 +69,7 @@ _FORMULAS: Final[dict[Any, Formula]] = {
 _POINTWISE: Final = frozenset(
     (
         *("native_dropout_backward", "where", "masked_fill", "masked_fill_", "floor_divide"),
-        *("tril", "tril_", "triu", "triu_", "flip", "roll", "lerp_", "_amp_update_scale_"),
+        *("tril", "tril_", "triu", "triu_", "flip", "lerp_", "_amp_update_scale_"),
         *("glu", "glu_backward"),
         *("_local_scalar_dense", "equal", "isin", "bucketize", "one_hot", "log_sigmoid"),
     )

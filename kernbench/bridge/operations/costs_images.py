@@ -39,6 +39,11 @@ def _legit(library: Library, args: Any, kwargs: Any, out: Any) -> int:
     return _batch_norm(place)(library, args, kwargs, out)
 
 
+def _group_norm(library: Library, args: Any, kwargs: Any, out: Any) -> int:
+    del kwargs, out
+    return norms.group_norm_ps(library, layout(args[0]), args[6])
+
+
 def _group_norm_backward(library: Library, args: Any, kwargs: Any, out: Any) -> int:
     del kwargs, out
     data, *weights = args[9]
@@ -132,7 +137,7 @@ FORMULAS: Final[dict[Any, Formula]] = {
         "native_batch_norm_backward": by_operands(norms.batch_norm_backward_ps, 1),
         "batch_norm_backward": by_operands(norms.batch_norm_backward_ps, 1),
         "cudnn_batch_norm_backward": by_operands(norms.batch_norm_backward_ps, 0),
-        "native_group_norm": by_operands(norms.group_norm_ps, 0),
+        "native_group_norm": _group_norm,
         "native_group_norm_backward": _group_norm_backward,
         "native_layer_norm": _layer_norm,
         "native_layer_norm_backward": _layer_norm_backward,

@@ -62,6 +62,12 @@ def _gathered(library: Library, args: Any, kwargs: Any, out: Any) -> int:
     return indexing.gather_ps(library, layouts(args[1:]), layouts(out))
 
 
+def _rolled(library: Library, args: Any, kwargs: Any, out: Any) -> int:
+    del kwargs
+    shifts = args[1] if isinstance(args[1], list | tuple) else (args[1],)
+    return copies.rolled_ps(library, layout(args[0]), layout(out), len(shifts))
+
+
 def _scattered(name: str) -> Formula:
     """Returns the time of writing elements of a source to places of a target."""
     in_place, kernel = name.endswith("_"), indexing.kernel_of(name)
@@ -115,6 +121,7 @@ FORMULAS: Final[dict[Any, Formula]] = {
     ),
     _ATEN.batch_norm_stats: _reduction(_NOWHERE),
     _ATEN.batch_norm_gather_stats_with_counts: _gathered_stats,
+    _ATEN.roll: _rolled,
     _ATEN.index_select: by_operands(indexing.select_ps, 2, OUT),
 }
 """Times of operations on rows and places, by operation."""
