@@ -159,7 +159,11 @@ def _kernel_ps(library: Library, given: Convolution, direction: Direction) -> in
     name = _type(library, given)
     if not library.multiplies(name):
         return products.duration_ps(library, None, _sizes(given, direction), _moved(given))
-    return _multiplied(library, given, direction, name)
+    found = _multiplied(library, given, direction, name)
+    if direction == "forward" and prod(weight.shape[2:]) >= _WHOLE:
+        price, summed = library.kernel("convolution_undivided"), _sizes(given, direction).k
+        found = max(found, library.elementwise(0, price.alone * library.num_pes * summed))
+    return found
 
 
 def _type(library: Library, given: Convolution) -> str:
@@ -204,11 +208,6 @@ def _multiplied(library: Library, given: Convolution, direction: Direction, name
         of_weight = direction == "weight"
         price = library.kernel("convolution_grouped_weight" if of_weight else "convolution_grouped")
         sizes = _sizes(given, direction, block=_BLOCK)
-    elif direction == "forward" and window >= _WHOLE:
-        price, sizes = library.kernel("convolution"), _sizes(given, direction)
-        undivided = library.kernel("convolution_undivided").alone * library.num_pes * sizes.k
-        least = library.elementwise(0, undivided)
-        return max(least, _product(library, given, direction, name, price, sizes))
     elif min(image.shape[1], result.shape[1]) < _VECTOR:
         return _few(library, given, direction, name, last=last)
     elif window == 1 and prod(given.stride) == 1:

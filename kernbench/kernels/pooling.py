@@ -11,7 +11,6 @@ from kernbench.kernels.traffic import streamed_ps
 _WIDE: Final = 4
 """Bytes of a number that CUDA adds to memory in one operation of its own."""
 
-
 _LANES: Final = 32
 """Threads of a warp."""
 
