@@ -9,6 +9,7 @@ tests/docs/docs_shipped_machines.py` writes the other document.
 """
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -180,9 +181,10 @@ def main(words: list[str]) -> None:
         from kernbench.validation.validating import validate
 
         jobs = int(words[words.index("--jobs") + 1]) if "--jobs" in words else 0
+        os.chdir(ROOT)  # results name their files from here
         for machine in MEASURED:
-            folder = FOLDER.parent / machine
-            done = validate(folder, machine, programs=True, jobs=jobs)
+            folder = (FOLDER.parent / machine).relative_to(ROOT)
+            done = validate(folder, machine, programs=machine == FOLDER.name, jobs=jobs)
             if len(done.torches) < 2:
                 raise SystemExit("PyTorch is not installed: pip install -e '.[torch]'")
             done.write_json(folder / RESULT.name)

@@ -209,6 +209,12 @@ def test_a_program_of_several_ranks_takes_as_long_as_stored(program: str) -> Non
     assert list(found.predicted.values()) == stored, ANEW
 
 
+@pytest.mark.parametrize("machine", ["h200x8", "h100x8"])
+def test_a_result_names_files_from_the_root(machine: str) -> None:
+    told = json.loads((FOLDER.parent / machine / "result.json").read_text(encoding="utf-8"))
+    assert all(path.startswith(f"validation/{machine}/") for path in told["unknown_files"])
+
+
 def test_every_row_is_in_the_result() -> None:
     rows = {
         (line.table.name, line.number, column): value
