@@ -48,8 +48,8 @@ def check_alike(
     if len(tiles) > 1:
         _check_moved(prepared.topology, tiles, np.asarray(devices))
         _check_ports(prepared, tiles)
-    one_class = standing is not None and len(standing.places) == 1
-    if standing is not None and not (one_class and prepared.at_once):
+    # If rank 0 tells of all, all use their ports as it does.
+    if standing is not None and not prepared.at_once:
         _check_use(prepared, standing)
 
 

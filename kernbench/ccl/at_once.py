@@ -1,17 +1,18 @@
 """Times all ranks of a channel as one, where each does what rank 0 does at the same times.
 
-On a machine whose SIPs are all alike, with chunks of one size and an algorithm in which rank 0
-tells of all, nothing tells one rank from another but its place. If all begin at once, what rank 0
-gets, it gets when others get it from rank 0 (ADR 0076, ADR 0082). So time and memory do not go with
-the ranks.
+On a machine on which messages of all SIPs find the same, with PEs that are alike, chunks of one
+size and an algorithm in which rank 0 tells of all, nothing tells one rank from another but its
+place. If all begin at once, what rank 0 gets, it gets when others get it from rank 0 (ADR 0076, ADR
+0082). So time and memory do not go with the ranks. If they do not, their ways are alike still.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from kernbench.ccl.costs import RankCosts
 from kernbench.ccl.lanes import vectorised
 from kernbench.ccl.layout import Layout
+from kernbench.ccl.operations import Ints
 from kernbench.ccl.plan import NOTHING, Plan
 from kernbench.ccl.waves import of_rank_0
 from kernbench.hw.claims import Ways
@@ -26,23 +27,34 @@ class AtOnce:
     Attributes:
         picoseconds: How long each rank takes, if all begin at once and nobody else is on its links.
         ways: The links that it sends over.
+        paths: From rank 0 to each of its receivers: those of another rank to who is to it what they
+            are to rank 0 take as long.
     """
 
     picoseconds: int
     ways: Ways
+    paths: Mapping[int, Path]
+
+    def of_all(self, to: Ints) -> list[Path]:
+        """Returns the path that stands for those of all ranks in a stage.
+
+        Args:
+            to: To whom each rank sends.
+        """
+        return [self.paths[int(to[0])]]
 
 
 def at_once(machine: Alike, told: Plan, layout: Layout, costs: RankCosts) -> AtOnce | None:
     """Times a channel from what rank 0 does; None if that does not tell of all ranks.
 
     Args:
-        machine: The machine, whose SIPs are all alike.
+        machine: The machine, on which messages of all SIPs find the same.
         told: A plan of which what rank 0 exchanges tells of all.
         layout: Cuts of the buffers; the channel has a share of each block, and not of each chunk.
         costs: Costs of the channel's messages.
     """
     plan = of_rank_0(told)
-    if not layout.uniform or not _in_step(plan, machine):
+    if not (costs.alike and layout.uniform and _in_step(plan, machine)):
         return None
     queue, feed = costs.together.queue, costs.pes[0].pe.dma
     peers = sorted({int(stage.to[0, 0]) for stage in plan.stages})
@@ -61,11 +73,11 @@ def at_once(machine: Alike, told: Plan, layout: Layout, costs: RankCosts) -> AtO
             private = private and kind not in kinds
             kinds[kind] = peer, path
     ends, _ = vectorised(
-        plan, layout, costs.together, lambda _, peer: paths[peer], (0,), moved=True
+        plan, layout, costs.together, lambda to: [paths[int(to[0])]], (0,), moved=True
     )
     largest = queue.on_links(queue.slot_size)
     tail = max(path.tail(queue.n_slots, largest) for path in paths.values())
-    return AtOnce(ends[0], Ways(kinds, tail, private))
+    return AtOnce(ends[0], Ways(kinds, tail, private), paths)
 
 
 def _in_step(plan: Plan, machine: Alike) -> bool:

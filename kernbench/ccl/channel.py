@@ -10,7 +10,7 @@ from kernbench.ccl.at_once import AtOnce, at_once
 from kernbench.ccl.company import Companies, Company
 from kernbench.ccl.costs import RankCosts, Span
 from kernbench.ccl.cycles import Cycles
-from kernbench.ccl.lanes import vectorised
+from kernbench.ccl.lanes import paths_by, vectorised
 from kernbench.ccl.layout import Cuts, Layout
 from kernbench.ccl.live import LiveComm
 from kernbench.ccl.operations import Ints
@@ -248,8 +248,9 @@ def together(
     if prepared.apart:
         return _apart(prepared, skews, trace, within=within)
     if prepared.in_lanes:
-        costs = prepared.costs.together
-        return vectorised(plan, prepared.layout, costs, prepared.path, skews, trace=trace)
+        costs, once = prepared.costs.together, prepared.at_once
+        paths = paths_by(prepared.path) if once is None else once.of_all
+        return vectorised(plan, prepared.layout, costs, paths, skews, trace=trace)
     return _replayed(prepared, skews, Cycles, trace)
 
 
@@ -441,11 +442,14 @@ class Channel:
             self._begin(rank, start, busy)
 
     def free_at(self, start: int) -> bool:
-        """Returns whether all ranks may begin at `start`, in picoseconds, and be timed as one."""
+        """Returns whether links are free for all ranks at `start`, in picoseconds.
+
+        Only where ranks that begin at once can be timed as one.
+        """
         prepared, claims = self._prepared, self._engine.network.claims
         if self._live or prepared.at_once is None:
             return False
-        return not claims.active or claims.clear_for(prepared.use, self._line, start)
+        return not claims.active or claims.clear_for(prepared.use, self._line, start, self.claim)
 
     def begin_as_one(self, start: int) -> int:
         """Takes all ranks, which begin at `start`; returns when all end, in picoseconds.
@@ -475,10 +479,22 @@ class Channel:
             return False
         if claim is not None and self._company is not None and self._company.following:
             return False
+        if self._has_all(start):
+            return False
         prepared = self._prepared
         use = prepared.use
         links = prepared.sent_over[rank] if use.private or prepared.apart else use.links
         return claims.busy(use, self._line, links, start, claim)
+
+    def _has_all(self, start: int) -> bool:
+        """Returns whether the first rank gets, or got, the links of all, free for one at `start`.
+
+        So many ranks that some stand for others have too many links to give them out one by one.
+        """
+        if self._ranks.stands is None:
+            return False
+        claims, claim = self._engine.network.claims, self.claim
+        return (claim is None or claims.holds_all(claim)) and self.free_at(start)
 
     def _released(self, link: int) -> int | None:
         """See `Released`."""
@@ -522,12 +538,16 @@ class Channel:
         claims, prepared = self._engine.network.claims, self._prepared
         claim = self.claim
         if claim is None:
+            has_all = self._has_all(start)
             claim = self._take()
+            if has_all and claim.alone:
+                claims.hold_all(claim)
         company = self._company
         if company is not None and company.enter(self, rank):
             return
         if claim.alone and not busy:
-            claims.hold(claim, prepared.sent_over[rank])
+            if not claims.holds_all(claim):
+                claims.hold(claim, prepared.sent_over[rank])
         elif claim.alone:
             begun = len(self.starts) > 1
             if company is None and claim.member is not None:

@@ -126,6 +126,7 @@ class RankCosts:
 
     Attributes:
         pes: PE of each rank.
+        alike: Whether all PEs are alike.
         together: Costs for all ranks at once: ints if all PEs are alike, else arrays over ranks.
         each: Costs by rank.
     """
@@ -137,8 +138,8 @@ class RankCosts:
                 found[id(pe)] = StepCosts(pe, queue, dtype)
         self.pes: Final = pes
         self.each: Final[Sequence[StepCosts]] = [found[id(pe)] for pe in pes]
-        alike = len(found) == 1
-        self.together: Final = self.each[0] if alike else StepCosts(pes, queue, dtype)
+        self.alike: Final = len(found) == 1
+        self.together: Final = self.each[0] if self.alike else StepCosts(pes, queue, dtype)
 
 
 def added_on(pes: Sequence[PeCosts], queue: QueueSpec) -> list[PeCosts]:

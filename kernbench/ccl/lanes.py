@@ -40,7 +40,7 @@ class _Lanes:
         plan: The stage.
         layout: Cuts of the buffers.
         costs: Costs of pieces.
-        paths: Path from each rank to its receiver.
+        paths: Path from each rank to its receiver; one for all if they take as long.
         pe: Engines of all ranks.
         before: The latest stage with the same receivers, whose queues these are.
         moved: Whether there is one lane, which tells of all: it gets what others get from it.
@@ -63,17 +63,19 @@ class _Lanes:
         self._costs: Final = costs
         self._paths: Final = paths
         hops, far = _near(paths)
-        none = np.zeros(len(paths), np.int64)
+        none = np.zeros(len(self._to), np.int64)
         self._long: Final = np.array(far, np.int64)
         self._far: Final = FarHops([paths[rank] for rank in far], hops) if far else None
         self._latencies: Final = [
-            np.array([path.hops[hop].latency if hop < len(path.hops) else 0 for path in paths])
+            _alike(
+                np.array([path.hops[hop].latency if hop < len(path.hops) else 0 for path in paths])
+            )
             for hop in range(hops)
         ]
         self._free: list[Ints] = [none] * (hops - 1)
         self._credits: deque[Ints] = deque([none] * costs.queue.n_slots)
-        self._credit_delay: Final = np.array(
-            [path.credit_delay(costs.queue.credit_size) for path in paths]
+        self._credit_delay: Final = _alike(
+            np.array([path.credit_delay(costs.queue.credit_size) for path in paths])
         )
         self._arrivals: deque[Ints] = deque()
         self._first_sent: Ints | None = None
@@ -377,11 +379,16 @@ def _advance(before: Ints, after: Ints) -> int | None:
     return by if (advance == by).all() else None
 
 
+def paths_by(path: Callable[[int, int], Path]) -> Callable[[Ints], Sequence[Path]]:
+    """Returns what `vectorised` takes, given the path between two ranks."""
+    return lambda to: [path(rank, other) for rank, other in enumerate(to.tolist())]
+
+
 def vectorised(
     plan: Plan,
     layout: Layout,
     costs: StepCosts,
-    path: Callable[[int, int], Path],
+    paths: Callable[[Ints], Sequence[Path]],
     starts: Sequence[int],
     *,
     trace: bool = False,
@@ -392,7 +399,8 @@ def vectorised(
     Args:
         layout: Cuts of the buffers: the same on all ranks, into chunks of one nominal size.
         costs: Costs of pieces; arrays over ranks if PEs differ.
-        path: Returns the path between two ranks.
+        paths: Returns the path from each rank to its receiver, given the receivers; one for all if
+            they take as long.
         starts: When each rank begins, in picoseconds.
         trace: Whether to return the messages.
         moved: Whether the plan and all else is that of one rank, which tells of all: it gets what
@@ -406,9 +414,10 @@ def vectorised(
     to: dict[bytes, _Lanes] = {}
     for stage in plan.stages:
         receivers = stage.to[0]
-        paths = [path(rank, other) for rank, other in enumerate(receivers.tolist())]
         key = receivers.tobytes()
-        lanes = to[key] = _Lanes(stage, layout, costs, paths, pe, to.get(key), moved=moved)
+        lanes = to[key] = _Lanes(
+            stage, layout, costs, paths(receivers), pe, to.get(key), moved=moved
+        )
         _stage(stage, lanes, spans if trace else None)
     return np.maximum(pe.clock, pe.send_free).tolist(), spans
 

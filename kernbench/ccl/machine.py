@@ -23,7 +23,8 @@ class Machine:
 
     def __init__(self, topology: Topology) -> None:
         self.topology: Final = topology
-        self._costs: Final = [PeCosts.of(sip) for sip in topology.machine.system.kinds]
+        first, *others = map(PeCosts.of, topology.machine.system.kinds)
+        self._costs: Final = [first, *(first if each == first else each for each in others)]
         self._paths: Final[Table[tuple[int, int, int, int], Path]] = Table("ccl.paths")
         self.scratch: Final[np.ndarray[Any, np.dtype[np.uint8]]] = np.empty(SMALL, np.uint8)
 

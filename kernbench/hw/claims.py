@@ -92,6 +92,8 @@ class Use:
     @cached_property
     def private(self) -> bool:
         """Whether each link belongs to one path only."""
+        if self.ways is not None and self.ways.private:
+            return True
         return all(self._on[link] is path for path in self.paths for link in path.links)
 
     @cached_property
@@ -257,22 +259,26 @@ class Claims:
                     return True
         return False
 
-    def clear_for(self, use: Use, line: object, start: int) -> bool:
+    def clear_for(self, use: Use, line: object, start: int, mine: Claim | None = None) -> bool:
         """Returns whether nobody delays an activity of all SIPs, as far as kinds of links tell it.
 
         Args:
-            use: Links of the new activity; it has `ways`.
-            line: Line of the new activity, see `Claim`.
-            start: When all of its senders begin, in picoseconds.
+            use: Links of the activity; it has `ways`.
+            line: Line of the activity, see `Claim`.
+            start: When its senders begin, in picoseconds.
+            mine: Claim of the activity; None if it has none yet.
         """
         assert use.ways is not None
-        mine = use.ways.kinds.keys()
+        kinds = use.ways.kinds.keys()
         return all(
-            claim in self._unlisted
-            and claim.use.ways is not None
-            and (
-                mine.isdisjoint(claim.use.ways.kinds)
-                or not claim.in_the_way(_ANY, use, line, start)
+            claim is mine
+            or (
+                claim in self._unlisted
+                and claim.use.ways is not None
+                and (
+                    kinds.isdisjoint(claim.use.ways.kinds)
+                    or not claim.in_the_way(_ANY, use, line, start)
+                )
             )
             for claim in self.active
         )
@@ -284,6 +290,10 @@ class Claims:
             claim: The claim of the activity; it is alone, and `clear_for` says that links are free.
         """
         self._unlisted[claim] = None
+
+    def holds_all(self, claim: Claim) -> bool:
+        """Returns whether `hold_all` gave an activity its links, and nobody looked at links since."""
+        return claim in self._unlisted
 
     def _list(self) -> None:
         while self._unlisted:

@@ -1,5 +1,6 @@
-"""Machines on which all SIPs are alike: the ways from one SIP tell those from all.
+"""Machines on which messages of all SIPs find the same: the ways from one SIP tell those from all.
 
+SIPs may differ in all that no message on its way to another SIP meets, such as when they begin.
 On a ring or torus, move every SIP by as many places along each dimension: links go to links of the
 same rate and latency, and the way between two SIPs to the way between the two where they come to
 lie. On a switch, SIPs may change places in any way. So a link is one of few kinds, as many as one
@@ -30,7 +31,7 @@ _LEAST: Final = 3
 
 @dataclass(frozen=True)
 class Turned:
-    """A ring or torus on which all SIPs are alike.
+    """A ring or torus on which messages of all SIPs find the same.
 
     Attributes:
         system: The machine.
@@ -122,7 +123,7 @@ class Switched:
 
 
 Alike = Turned | Switched
-"""A machine on which all SIPs are alike."""
+"""A machine on which messages of all SIPs find the same."""
 
 
 def _kind_of(link: Link, shape: tuple[int, ...]) -> LinkKind:
@@ -133,25 +134,36 @@ def _kind_of(link: Link, shape: tuple[int, ...]) -> LinkKind:
     return out, into, tuple(move if move < _LEAST - 1 else -1 for move in moves)
 
 
+def has_even_links(system: SystemSpec) -> bool:
+    """Returns whether no SIP has slower links than others, between its cubes or to the network."""
+    first = system.kinds[0]
+    return all(kind.cubes.link == first.cubes.link for kind in system.kinds) and not any(
+        changes.values for changes in system.changed_ports.values()
+    )
+
+
 @cached("topology.alike")
 def alike_of(topology: Topology) -> Alike | None:
-    """Returns the machine as one whose SIPs are all alike; None if it is none.
+    """Returns the machine as one on which messages of all SIPs find the same; None if it is none.
 
     Along a dimension of two SIPs one cable joins them: each of the two has another end of it.
     """
     system = topology.machine.system
-    if system.sips.changed:
+    first = system.kinds[0]
+    fed = all(kind.pe.dma == first.pe.dma for kind in system.kinds)
+    if not fed or not has_even_links(system):
         return None
+    even = replace(system, sip=first, sips=replace(system.sips, changed=()))
     match system.sips.network.kind:
         case "switch":
-            return Switched(system)
+            return Switched(even)
         case "ring" | "torus" if 2 not in (shape := torus_shape(system)):
-            return Turned(system, shape)
+            return Turned(even, shape)
     return None
 
 
 def alike_in(topology: Topology, sips: tuple[int, ...]) -> Alike | None:
-    """Returns what `alike_of` does, if each SIP of a group is to it what every other one is.
+    """Returns what `alike_of` does, if messages of each SIP of a group find what all others do.
 
     Args:
         sips: SIP of each rank of the group: some of a switch, or all of a torus, in order.

@@ -1,8 +1,9 @@
 """The ways of many messages at once: what they are made of, and which links they share.
 
-Where no SIP is changed, ways are alike: on a switch, in nodes and in a fat tree by the switches
-that they go through, on a ring or torus by how far they go along each dimension. One of each form
-is looked up, and the links of the others are numbered by arithmetic. Elsewhere each is looked up.
+Where no SIP has other links than the rest, ways are alike: on a switch, in nodes and in a fat tree
+by the switches that they go through, on a ring or torus by how far they go along each dimension.
+One of each form is looked up, and the links of the others are numbered by arithmetic. Elsewhere
+each is looked up.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from kernbench.topology.alike import Turned, alike_of
+from kernbench.topology.alike import Turned, alike_of, has_even_links
 from kernbench.topology.links import Link, leaves_of, links_of
 from kernbench.topology.routes import Routes
 from kernbench.topology.topology import Topology
@@ -71,7 +72,7 @@ def ways_of(topology: Topology, senders: Ints, receivers: Ints) -> Ways:
     machine = alike_of(topology)
     if isinstance(machine, Turned):
         return _turned(machine, senders, receivers)
-    if kind in {"switch", "nodes", "fat_tree"} and not system.sips.changed:
+    if kind in {"switch", "nodes", "fat_tree"} and has_even_links(system):
         return _through_switches(topology, senders, receivers)
     return _one_by_one(topology, senders, receivers)
 

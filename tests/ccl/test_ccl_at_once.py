@@ -1,6 +1,9 @@
 """Ranks that begin at once on a machine that is all alike are timed as one, as if each were."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from random import Random
+from typing import Any
 
 import pytest
 from ccl_machine import SUM, shipped_algorithm
@@ -8,6 +11,7 @@ from ccl_operations import even
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from kernbench.ccl import lanes
 from kernbench.ccl.channel import _apart
 from kernbench.ccl.collective import Collective
 from kernbench.ccl.config import Chosen
@@ -49,40 +53,53 @@ def ends(
     *,
     standing: bool,
     put_off: tuple[int, int] = (0, 0),
+    late: Mapping[int, int] | None = None,
+    order: Sequence[int] = (),
 ) -> list[int]:
-    """Returns when rank 0 is done with each of some all-reduces of all ranks, in picoseconds.
+    """Returns when ranks that run are done with each of some all-reduces, in picoseconds.
 
     Args:
-        calls: The algorithm of each, its elements, and when all ranks begin it.
-        standing: Whether rank 0 stands for all; else each rank runs its algorithm, not the plan.
+        calls: The algorithm of each, its elements, and when ranks begin it.
+        standing: Whether rank 0 stands for all, or if some are late, each rank for itself; else
+            each rank runs its algorithm, not the plan.
         put_off: When the first one is put off, as a kernel beside it does, and by how much.
+        late: How much later ranks begin; if given, the all-reduces are those of one group, in line,
+            and the ends of all ranks are returned.
+        order: In which order ranks issue the all-reduces.
     """
     engine = GraphEngine(machine, enable_data=False, fidelity="kernel" if standing else "tile")
-    model, found, kept = CollectiveModel(engine), list[Command](), list[Storage]()
+    model, found, kept = CollectiveModel(engine), dict[int, list[Command]](), list[Storage]()
     sips = tuple(range(machine.world_size))
+    callers = {0: sips} if late is None else {rank: (rank,) for rank in sips}
+    caller = [0] * len(sips) if late is None else list(sips)
+    streams = [Stream("s", rank) for rank in sips]
+    line = object()
     for number, (chosen, count, start) in enumerate(calls):
         shape = CollectiveShape(chosen, "all_reduce", sips, (count,), dtypes.float32)
         ranks = range(1000 * number, 1000 * number + len(sips))
-        who = Standing(ranks, [0] * len(sips), {0: range(len(sips))}) if standing else None
-        group = Collective(model, model.prepare(shape), SUM, object(), who)
-        for rank in sips[: 1 if standing else None]:
+        who = Standing(ranks, caller, callers) if standing else None
+        if late is None:
+            line = object()
+        group = Collective(model, model.prepare(shape), SUM, line, who)
+        for rank in order or (callers if standing else sips):
             owner = engine.rank_owner(ranks[rank])
             host = Host(engine.loop, ranks[rank], owner, 0, 64)
             kept.append(Storage(engine.devices[rank].hbm, 4 * count, "x", None))
             view = View(kept[-1].buffer, dtypes.float32, (count,), (1,), 0)
-            stream, gate = Stream("s", rank), Event("gate")
+            stream, gate = Stream("s", rank) if late is None else streams[rank], Event("gate")
             stream.waits.append(gate)
-            engine.loop.at(start, owner, gate.settle, start)
+            begin = start + (late or {}).get(rank, 0)
+            engine.loop.at(begin, owner, gate.settle, begin)
             work = group.join(rank, [view], [view])
             if put_off[1] and not number:
                 engine.loop.at(put_off[0], owner, work.put_off, put_off[1])
             command = Command("all_reduce", "collective", host, stream, work)
             engine.submit(command)
-            if not rank:
-                found.append(command)
+            found.setdefault(rank, []).append(command)
     engine.loop.run()
     assert not engine.network.claims
-    return [command.done.time or 0 for command in found]
+    shown = sorted(found) if late is not None else [0]
+    return [command.done.time or 0 for rank in shown for command in found[rank]]
 
 
 @pytest.mark.parametrize(
@@ -146,6 +163,47 @@ def test_ranks_on_a_switch_take_what_each_takes(
     assert ends == [channel.at_once.picoseconds] * ranks
 
 
+def _spied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Returns a list that gets the number of paths of each stage that is timed on arrays."""
+    seen = list[int]()
+    init = lanes._Lanes.__init__
+
+    def spy(self: lanes._Lanes, *args: Any, **kwargs: Any) -> None:
+        seen.append(len(args[3]))
+        init(self, *args, **kwargs)
+
+    monkeypatch.setattr(lanes._Lanes, "__init__", spy)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("machine", "chosen"),
+    [
+        (RING, shipped_algorithm("ring")),
+        (RING, shipped_algorithm("ring_two_way")),
+        (TORUS, _grid(1)),
+        (SWITCH, shipped_algorithm("ring")),
+        (SWITCH, shipped_algorithm("halving_doubling")),
+    ],
+    ids=["ring", "two channels", "torus", "ring of a switch", "partners"],
+)
+def test_one_path_stands_for_those_of_ranks_that_are_late(
+    machine: tuple[str, ...], chosen: Chosen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on, rng, paths = _machine(*machine), Random(3), _spied(monkeypatch)
+    for _ in range(8):
+        late = {
+            rank: rng.randrange(1, 10**7) for rank in range(on.world_size) if rng.random() < 0.4
+        }
+        order = rng.sample(range(on.world_size), on.world_size)
+        calls = [(chosen, 80 * on.world_size, 7000), (chosen, 4096 * on.world_size, 8000)]
+
+        told = ends(on, calls, standing=True, late=late, order=order)
+
+        assert told == ends(on, calls, standing=False, late=late, order=order)
+    assert set(paths) == {1}
+
+
 @pytest.mark.parametrize(
     "second", [shipped_algorithm("ring"), _grid(1), _grid(4)], ids=["ring", "grid", "channels"]
 )
@@ -170,7 +228,12 @@ def test_who_comes_finds_the_links_of_all_ranks_taken(second: Chosen) -> None:
         (RING, shipped_algorithm("halving_doubling"), 12 << 10),
         (TORUS, _grid(4), 16 << 10),
         (
-            (*RING, "system.sips.changed=[{which: [3], sip: {launch: 3 us}}]"),
+            (*RING, "system.sips.changed=[{which: [3], sip: {pe: {dma: 90 GB/s}}}]"),
+            shipped_algorithm("ring"),
+            12 << 10,
+        ),
+        (
+            (*RING, "system.sips.changed=[{which: [3], sip: {pe: {math: 9 GFLOP/s}}}]"),
             shipped_algorithm("ring"),
             12 << 10,
         ),
@@ -186,7 +249,8 @@ def test_who_comes_finds_the_links_of_all_ranks_taken(second: Chosen) -> None:
         "shorter chunks",
         "links of others",
         "channels on a link",
-        "other SIPs",
+        "other engines of messages",
+        "other engines of sums",
         "channels on a port",
         "idle ranks",
         "other ports",

@@ -28,7 +28,7 @@ from kernbench.ccl.algorithms.ring_allreduce import all_reduce
 from kernbench.ccl.collective import Collective
 from kernbench.ccl.config import Chosen
 from kernbench.ccl.costs import RankCosts, Span
-from kernbench.ccl.lanes import vectorised
+from kernbench.ccl.lanes import paths_by, vectorised
 from kernbench.ccl.model import CollectiveModel
 from kernbench.ccl.operations import Reduction
 from kernbench.ccl.plan import NOTHING, Combine, Comm
@@ -346,8 +346,8 @@ def by_arrays(machine: Topology, case: Case) -> Timed:
     path = partial(path_of, machine, case)
     layout = cut(case.count, len(case.sips), case.align)
     costs = costs_of(machine, case).together
-    ends, spans = vectorised(plan, layout, costs, path, case.starts, trace=True)
-    assert vectorised(plan, layout, costs, path, case.starts) == (ends, [])
+    ends, spans = vectorised(plan, layout, costs, paths_by(path), case.starts, trace=True)
+    assert vectorised(plan, layout, costs, paths_by(path), case.starts) == (ends, [])
     return ends, in_order(spans)
 
 
