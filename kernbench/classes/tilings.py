@@ -146,6 +146,7 @@ def moved_pairs(partition: Partition, source: int, destination: int) -> Ints:
     for rank, peer in peers.items():
         one = partition.class_of(peer).name if 0 <= peer < len(of) else "nobody"
         told[rank] = f"whose message is of {one}"
+    _tell_onward(partition, destination, moved, told)
     raise NotAlikeError(
         f"rank {source} sends to rank {destination}, and what rank {sender} of its class sends has "
         "no such receiver",
@@ -153,6 +154,30 @@ def moved_pairs(partition: Partition, source: int, destination: int) -> Ints:
         hint=f"give ranks that do not do the same other roles (--roles), or {WAY_OUT}",
         apart=Apart(range(len(of)), told),
     )
+
+
+def _tell_onward(partition: Partition, rank: int, moved: int, told: list[str]) -> None:
+    """Tells ranks apart behind those that are told apart, as by messages that go on as far.
+
+    Stages of a pipeline send to the next one. That these messages will come is a guess: a class
+    that is split for nothing costs time, and each stage would cost an attempt of its own else.
+
+    Args:
+        rank: One of those that are told apart, which receives a message.
+        moved: How far behind its sender it is.
+        told: What is known of each rank; gets more.
+    """
+    of = partition.of
+    here = np.flatnonzero(of == of[rank])
+    while True:
+        there = here + moved
+        if there.min() < 0 or there.max() >= len(of) or len(np.unique(of[there])) > 1:
+            return
+        if told[there[0]] or partition.class_of(int(there[0])).size != len(there):
+            return
+        for before, after in zip(here.tolist(), there.tolist(), strict=True):
+            told[after] = told[before]
+        here = there
 
 
 def _starts(strides: Sequence[tuple[int, int]], size: int) -> Ints | None:

@@ -292,7 +292,7 @@ class Claims:
         self._unlisted[claim] = None
 
     def holds_all(self, claim: Claim) -> bool:
-        """Returns whether `hold_all` gave an activity its links, and nobody looked at links since."""
+        """Returns whether an activity has links by `hold_all`, which nobody looked at since."""
         return claim in self._unlisted
 
     def _list(self) -> None:

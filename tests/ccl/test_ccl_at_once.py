@@ -70,7 +70,9 @@ def ends(
     engine = GraphEngine(machine, enable_data=False, fidelity="kernel" if standing else "tile")
     model, found, kept = CollectiveModel(engine), dict[int, list[Command]](), list[Storage]()
     sips = tuple(range(machine.world_size))
-    callers = {0: sips} if late is None else {rank: (rank,) for rank in sips}
+    callers: dict[int, Sequence[int]] = (
+        {0: sips} if late is None else {rank: (rank,) for rank in sips}
+    )
     caller = [0] * len(sips) if late is None else list(sips)
     streams = [Stream("s", rank) for rank in sips]
     line = object()

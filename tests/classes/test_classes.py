@@ -106,6 +106,20 @@ def test_messages_of_a_class_all_have_receivers_of_one_class() -> None:
         moved_pairs(stages, 0, 1)
 
 
+def test_stages_behind_ranks_that_are_told_apart_are_split_with_them() -> None:
+    stages = Partition.by_roles(["0"] * 3 + ["1"] * 3 + ["2"] * 3 + ["3"] * 2)
+    late = stages.refined(["late" if rank == 1 else "" for rank in range(11)])
+
+    with pytest.raises(NotAlikeError) as caught:
+        moved_pairs(late, 0, 3)
+
+    assert caught.value.apart is not None
+    on_time, behind_late = (f"whose message is of 0, {kind}" for kind in ("", "late"))
+    told = caught.value.apart.told
+    assert told[3:9] == [on_time, behind_late, on_time] * 2
+    assert told[9:] == ["", ""]  # not as many: nobody knows who sends to them
+
+
 def test_a_file_of_roles(tmp_path: Path) -> None:
     file = tmp_path / "roles"
     file.write_text("# of 6 ranks\n0,4-5 the ends\n\n1-3  middle # of them\n")
