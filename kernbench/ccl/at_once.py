@@ -6,7 +6,7 @@ place. If all begin at once, what rank 0 gets, it gets when others get it from r
 0082). So time and memory do not go with the ranks. If they do not, their ways are alike still.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from kernbench.ccl.costs import RankCosts
@@ -27,21 +27,13 @@ class AtOnce:
     Attributes:
         picoseconds: How long each rank takes, if all begin at once and nobody else is on its links.
         ways: The links that it sends over.
-        paths: From rank 0 to each of its receivers: those of another rank to who is to it what they
-            are to rank 0 take as long.
+        paths: Returns the path that stands for those of all ranks in a stage, given the receivers:
+            that from rank 0. See `vectorised`.
     """
 
     picoseconds: int
     ways: Ways
-    paths: Mapping[int, Path]
-
-    def of_all(self, to: Ints) -> list[Path]:
-        """Returns the path that stands for those of all ranks in a stage.
-
-        Args:
-            to: To whom each rank sends.
-        """
-        return [self.paths[int(to[0])]]
+    paths: Callable[[Ints], Sequence[Path]]
 
 
 def at_once(machine: Alike, told: Plan, layout: Layout, costs: RankCosts) -> AtOnce | None:
@@ -72,12 +64,14 @@ def at_once(machine: Alike, told: Plan, layout: Layout, costs: RankCosts) -> AtO
             # message, what it sent has arrived, too, since others got it from rank 0 by then.
             private = private and kind not in kinds
             kinds[kind] = peer, path
-    ends, _ = vectorised(
-        plan, layout, costs.together, lambda to: [paths[int(to[0])]], (0,), moved=True
-    )
+
+    def from_rank_0(to: Ints) -> list[Path]:
+        return [paths[int(to[0])]]
+
+    ends, _ = vectorised(plan, layout, costs.together, from_rank_0, (0,), moved=True)
     largest = queue.on_links(queue.slot_size)
     tail = max(path.tail(queue.n_slots, largest) for path in paths.values())
-    return AtOnce(ends[0], Ways(kinds, tail, private), paths)
+    return AtOnce(ends[0], Ways(kinds, tail, private), from_rank_0)
 
 
 def _in_step(plan: Plan, machine: Alike) -> bool:

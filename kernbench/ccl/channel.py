@@ -249,7 +249,7 @@ def together(
         return _apart(prepared, skews, trace, within=within)
     if prepared.in_lanes:
         costs, once = prepared.costs.together, prepared.at_once
-        paths = paths_by(prepared.path) if once is None else once.of_all
+        paths = paths_by(prepared.path) if once is None else once.paths
         return vectorised(plan, prepared.layout, costs, paths, skews, trace=trace)
     return _replayed(prepared, skews, Cycles, trace)
 
@@ -479,22 +479,27 @@ class Channel:
             return False
         if claim is not None and self._company is not None and self._company.following:
             return False
-        if self._has_all(start):
+        if (claim is None or claims.holds_all(claim)) and self._may_hold_all(start):
             return False
         prepared = self._prepared
         use = prepared.use
         links = prepared.sent_over[rank] if use.private or prepared.apart else use.links
         return claims.busy(use, self._line, links, start, claim)
 
-    def _has_all(self, start: int) -> bool:
-        """Returns whether the first rank gets, or got, the links of all, free for one at `start`.
+    def _may_hold_all(self, start: int) -> bool:
+        """Returns whether the first rank gets the links of all, which are free for one at `start`.
 
         So many ranks that some stand for others have too many links to give them out one by one.
         """
-        if self._ranks.stands is None:
-            return False
-        claims, claim = self._engine.network.claims, self.claim
-        return (claim is None or claims.holds_all(claim)) and self.free_at(start)
+        return self._ranks.stands is not None and self.free_at(start)
+
+    def _hold(self, claim: Claim, rank: int, start: int) -> None:
+        """Gives a rank that begins its links; the first one may get those of all."""
+        claims = self._engine.network.claims
+        if len(self.starts) == 1 and self._may_hold_all(start):
+            claims.hold_all(claim)
+        elif not claims.holds_all(claim):
+            claims.hold(claim, self._prepared.sent_over[rank])
 
     def _released(self, link: int) -> int | None:
         """See `Released`."""
@@ -538,16 +543,12 @@ class Channel:
         claims, prepared = self._engine.network.claims, self._prepared
         claim = self.claim
         if claim is None:
-            has_all = self._has_all(start)
             claim = self._take()
-            if has_all and claim.alone:
-                claims.hold_all(claim)
         company = self._company
         if company is not None and company.enter(self, rank):
             return
         if claim.alone and not busy:
-            if not claims.holds_all(claim):
-                claims.hold(claim, prepared.sent_over[rank])
+            self._hold(claim, rank, start)
         elif claim.alone:
             begun = len(self.starts) > 1
             if company is None and claim.member is not None:

@@ -47,6 +47,20 @@ def _grid(channels: int) -> Chosen:
     return shipped_algorithm("dimension_wise", f"algorithms.dimension_wise.channels={channels}")
 
 
+_OF_ONE = pytest.mark.parametrize(
+    ("machine", "chosen"),
+    [
+        (RING, shipped_algorithm("ring")),
+        (RING, shipped_algorithm("ring_two_way")),
+        (TORUS, _grid(1)),
+        (SWITCH, shipped_algorithm("ring")),
+        (SWITCH, shipped_algorithm("halving_doubling")),
+    ],
+    ids=["ring", "two channels", "torus", "ring of a switch", "partners"],
+)
+"""Machines and algorithms in which one rank tells of all."""
+
+
 def ends(
     machine: Topology,
     calls: list[tuple[Chosen, int, int]],
@@ -104,17 +118,7 @@ def ends(
     return [command.done.time or 0 for rank in shown for command in found[rank]]
 
 
-@pytest.mark.parametrize(
-    ("machine", "chosen"),
-    [
-        (RING, shipped_algorithm("ring")),
-        (RING, shipped_algorithm("ring_two_way")),
-        (TORUS, _grid(1)),
-        (SWITCH, shipped_algorithm("ring")),
-        (SWITCH, shipped_algorithm("halving_doubling")),
-    ],
-    ids=["ring", "two channels", "torus", "ring of a switch", "partners"],
-)
+@_OF_ONE
 def test_one_rank_tells_of_all(machine: tuple[str, ...], chosen: Chosen) -> None:
     on = _machine(*machine)
     for chunk in (16, 80 << 6):
@@ -178,17 +182,7 @@ def _spied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-@pytest.mark.parametrize(
-    ("machine", "chosen"),
-    [
-        (RING, shipped_algorithm("ring")),
-        (RING, shipped_algorithm("ring_two_way")),
-        (TORUS, _grid(1)),
-        (SWITCH, shipped_algorithm("ring")),
-        (SWITCH, shipped_algorithm("halving_doubling")),
-    ],
-    ids=["ring", "two channels", "torus", "ring of a switch", "partners"],
-)
+@_OF_ONE
 def test_one_path_stands_for_those_of_ranks_that_are_late(
     machine: tuple[str, ...], chosen: Chosen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
